@@ -1,0 +1,121 @@
+"""Positions: RP-CPE and its ablations (LinGlo, 3.2 and Table 6), and absolute embeddings."""
+
+from functools import partial
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class DepthwiseBranch(nn.Module):
+    """One depth-wise 3x3 without bias, optionally followed by BatchNorm."""
+
+    def __init__(self, dim: int, norm: bool):
+        super().__init__()
+        self.conv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
+        self.norm = nn.BatchNorm2d(dim) if norm else None
+
+    def kernel(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]]:
+        """The branch as weight and bias, its BatchNorm folded in at the running statistics."""
+        weight = self.conv.weight
+        if self.norm is None:
+            return weight, weight.new_zeros(len(weight))
+        norm = self.norm
+        scale = norm.weight * (cast(Tensor, norm.running_var) + norm.eps).rsqrt()
+        bias = norm.bias - cast(Tensor, norm.running_mean) * scale
+        return weight * scale[:, None, None, None], bias
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        x = self.conv(x)
+        return x if self.norm is None else self.norm(x)
+
+
+class RPCPE(nn.Module):
+    """Residual parallel conditional positional encoding: y = x + sum of depth-wise 3x3 branches.
+
+    A sum of convolutions is the convolution by the summed kernel, and the skip adds one to its
+    centre. So except while BatchNorm gathers statistics, one 3x3 is all that ever runs; `fuse`
+    makes that permanent and drops the branches.
+    """
+
+    def __init__(self, dim: int, branches: int = 4, skip: bool = True, norm: bool = False):
+        super().__init__()
+        if branches < 1:
+            raise ValueError(f"RPCPE: at least one branch is needed, got {branches=}")
+        self.dim, self.skip = dim, skip
+        self.branches = nn.ModuleList(DepthwiseBranch(dim, norm) for _ in range(branches))
+        self.fused: nn.Conv2d | None = None
+        self.batch_norm = norm
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        # Branches start apart (they are summed, so equal starts would stay equal), each at the
+        # usual spread of a depth-wise 3x3 divided among them.
+        std = (2 / 9 / max(len(self.branches), 1)) ** 0.5
+        for branch in self._branches():
+            nn.init.normal_(branch.conv.weight, std=std)
+
+    def _branches(self) -> list[DepthwiseBranch]:
+        return [cast(DepthwiseBranch, branch) for branch in self.branches]
+
+    def kernel(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]]:
+        """All branches and the skip as one 3x3."""
+        kernels, biases = zip(*(branch.kernel() for branch in self._branches()), strict=True)
+        weight, bias = sum(kernels[1:], kernels[0]), sum(biases[1:], biases[0])
+        if self.skip:
+            centre = F.pad(weight.new_ones(1, 1), (1, 1, 1, 1))
+            weight = weight + centre
+        return weight, bias
+
+    @torch.no_grad()
+    def fuse(self) -> "RPCPE":
+        """Replace the branches by their one 3x3, for good. In eval mode only; harmless twice."""
+        if self.training:
+            raise RuntimeError("RPCPE.fuse: BatchNorm statistics still move; call eval() first")
+        if self.fused is None:
+            weight, bias = self.kernel()
+            self.fused = nn.Conv2d(self.dim, self.dim, 3, padding=1, groups=self.dim, device="meta")
+            self.fused.weight, self.fused.bias = nn.Parameter(weight), nn.Parameter(bias)
+            self.fused.eval()
+            self.branches = nn.ModuleList()
+        return self
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        if self.fused is not None:
+            return self.fused(x)
+        if self.training and self.batch_norm:
+            y = sum(branch(x) for branch in self.branches)
+            return x + y if self.skip else y
+        weight, bias = self.kernel()
+        return F.conv2d(x, weight, bias, padding=1, groups=self.dim)
+
+
+# The rows of LinGlo's Table 6.
+CPE = {
+    "cpe": partial(RPCPE, branches=1, skip=False),
+    "r-cpe": partial(RPCPE, branches=1, skip=True),
+    "p-cpe": partial(RPCPE, branches=4, skip=False),
+    "rp-cpe": partial(RPCPE, branches=4, skip=True),
+}
+
+
+class AbsolutePosition(nn.Module):
+    """Add one learned vector per place, resized when the map has another size than `grid`."""
+
+    undecayed = ("table",)
+
+    def __init__(self, dim: int, grid: tuple[int, int]):
+        super().__init__()
+        self.table = nn.Parameter(torch.empty(1, dim, *grid))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.trunc_normal_(self.table, std=0.02)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        if x.shape[2:] == self.table.shape[2:]:
+            return x + self.table
+        table = F.interpolate(self.table, size=x.shape[2:], mode="bicubic", antialias=True)
+        return x + table

@@ -1,0 +1,37 @@
+"""Layers that change the resolution: NCHW in, NCHW out, ceil(size / stride) on each side."""
+
+from jaxtyping import Float
+from timm.layers import LayerNorm2d
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class ConvDown(nn.Module):
+    """An overlapping convolution, then LayerNorm: LinGlo's way down."""
+
+    def __init__(self, dim: int, out: int, kernel: int, stride: int):
+        super().__init__()
+        self.conv = nn.Conv2d(dim, out, kernel, stride, padding=kernel // 2)
+        self.norm = LayerNorm2d(out)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return self.norm(self.conv(x))
+
+
+class PatchDown(nn.Module):
+    """Non-overlapping patches, then LayerNorm; the last patches are filled up with zeros."""
+
+    def __init__(self, dim: int, out: int, stride: int):
+        super().__init__()
+        self.stride = stride
+        self.conv = nn.Conv2d(dim, out, stride, stride)
+        self.norm = LayerNorm2d(out)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return self.norm(self.conv(fill(x, self.stride)))
+
+
+def fill(x: Float[Tensor, "B C H W"], side: int) -> Float[Tensor, "B C h w"]:
+    """Zeros below and to the right until `side` divides the map."""
+    H, W = x.shape[2:]
+    return F.pad(x, (0, -W % side, 0, -H % side))

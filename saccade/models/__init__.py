@@ -1,0 +1,1 @@
+"""Backbones: image to feature maps."""

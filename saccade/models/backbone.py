@@ -1,0 +1,109 @@
+"""The contract of every backbone: an image in, a list of feature maps out, finest first.
+
+    maps = backbone(image)          image B 3 H W, any H and W from 32 pixels up
+    maps[i].shape == (B, backbone.widths[i], ceil(H / strides[i]), ceil(W / strides[i]))
+
+A backbone is a stem and stages, each NCHW to NCHW, so that whoever wraps one (`zoo`, a detector)
+needs to know nothing about the family. Memory is channels_last throughout.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+LEAST = 32  # pixels on a side
+
+
+class Stage(nn.Module):
+    """Change the resolution, refine by blocks, and norm: one level of the pyramid."""
+
+    def __init__(self, down: nn.Module, blocks: Iterable[nn.Module], norm: nn.Module | None = None):
+        super().__init__()
+        self.down = down
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = norm if norm is not None else nn.Identity()
+        self.checkpointing = False  # recompute each block in backward instead of keeping it
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        x = self.down(x)
+        for block in self.blocks:
+            if self.checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return self.norm(x)
+
+
+class Door(nn.Module):
+    """Refuse what no backbone can read, saying what it would take; lay out the rest."""
+
+    def __init__(self, in_chans: int):
+        super().__init__()
+        self.in_chans = in_chans
+
+    def forward(self, image: Float[Tensor, "..."]) -> Float[Tensor, "B C H W"]:
+        if not torch.compiler.is_compiling():  # there, sizes may be symbols
+            self.check(tuple(image.shape))
+        return image.contiguous(memory_format=torch.channels_last)
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        if len(shape) != 4:
+            raise ValueError(
+                f"Backbone: an image batch has 4 axes (batch, channel, height, width), "
+                f"got {shape=}; try image[None] for a single image"
+            )
+        _, C, H, W = shape
+        if C != self.in_chans:
+            raise ValueError(
+                f"Backbone: this model reads {self.in_chans} channels, got {C}; "
+                f"convert the image or build the model with in_chans={C}"
+            )
+        if min(H, W) < LEAST:
+            raise ValueError(
+                f"Backbone: an image needs at least {LEAST}x{LEAST} pixels, got {H}x{W}; resize it"
+            )
+
+
+class Backbone(nn.Module):
+    """Image to maps. A family fills in `stem`, `stages` and `norm` and declares the rest.
+
+    `norm` is what a classifier applies to the last map; the maps of `forward` come without it.
+    """
+
+    def __init__(
+        self,
+        stem: nn.Module,
+        stages: Sequence[nn.Module],
+        norm: nn.Module,
+        *,
+        in_chans: int,
+        widths: Sequence[int],
+        strides: Sequence[int],
+    ):
+        super().__init__()
+        self.door = Door(in_chans)
+        self.stem = stem
+        self.stages = nn.ModuleList(stages)
+        self.norm = norm
+        self.in_chans = in_chans
+        self.widths = tuple(widths)
+        self.strides = tuple(strides)
+
+    def forward(self, image: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        x = self.stem(self.door(image))
+        maps = []
+        for stage in self.stages:
+            x = stage(x)
+            maps.append(x)
+        return maps
+
+
+def drop_rates(last: float, depths: Sequence[int]) -> list[list[float]]:
+    """Stochastic depth growing linearly from 0 to `last` over all blocks, stage by stage."""
+    total = sum(depths)
+    rates = [last * i / max(total - 1, 1) for i in range(total)]
+    ends = [sum(depths[: i + 1]) for i in range(len(depths))]
+    return [rates[end - depth : end] for end, depth in zip(ends, depths, strict=True)]

@@ -1,0 +1,180 @@
+"""LinGlo: attention that is linear in the image and global from the first stage on.
+
+Each stage goes down by a strided convolution and repeats one block:
+
+    x + KeyOnlyAttention(LN x),  x + FFN(LN x)     FFN: widen -> RP-CPE -> GELU -> narrow
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from timm.layers import LayerNorm2d
+from torch import nn
+
+from saccade.layers.block import Block, FeedForward, SEBasicBlock
+from saccade.layers.dot import DotProductAttention
+from saccade.layers.linglo import KeyOnlyAttention
+from saccade.layers.position import CPE, RPCPE, AbsolutePosition
+from saccade.layers.stem import ConvDown, PatchDown
+from saccade.models.backbone import Backbone, Stage, drop_rates
+from saccade.paper import Claim
+
+MIXERS = {
+    "key-only": KeyOnlyAttention,
+    "dot": DotProductAttention,
+    "dot-naive": partial(DotProductAttention, fused=False),
+}
+
+
+class LinGlo(Backbone):
+    """Convolution and key-only attention in alternation, in every stage.
+
+    The arguments after `drop_path` are the paper's ablations:
+    layout    a letter per stage: H, the block above; C, a convolution block with SE (Table 5)
+    position  "rp-cpe", "p-cpe", "r-cpe", "cpe" (Table 6) or "absolute" (section 5.4)
+    branch_norm  BatchNorm in the branches of the positional encoding, folded by `fuse`
+    mixer     "key-only", "dot" or "dot-naive" (Fig. 4)
+    down      "conv" or "patch": non-overlapping patches (section 5.4)
+    steps     stride of each way down; 1 means none, and no new positions (section 5.4)
+    grid      the image side for which absolute positions are kept
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        depths: Sequence[int],
+        heads: Sequence[int] = (1, 2, 5, 8),
+        expand: Sequence[int] = (8, 8, 4, 4),
+        *,
+        in_chans: int = 3,
+        drop_path: float = 0.1,
+        layout: str = "HHHH",
+        position: str = "rp-cpe",
+        branch_norm: bool = False,
+        mixer: str = "key-only",
+        down: str = "conv",
+        steps: Sequence[int] = (4, 2, 2, 2),
+        grid: int = 224,
+    ):
+        known = (*CPE, "absolute")
+        if position not in known:
+            raise ValueError(f"LinGlo: position must be one of {known}, got {position=}")
+        if mixer not in MIXERS:
+            raise ValueError(f"LinGlo: mixer must be one of {tuple(MIXERS)}, got {mixer=}")
+        if down not in ("conv", "patch"):
+            raise ValueError(f"LinGlo: down must be 'conv' or 'patch', got {down=}")
+        if set(layout) - set("CH"):
+            raise ValueError(f"LinGlo: layout has a letter C or H per stage, got {layout=}")
+        lengths = {len(widths), len(depths), len(heads), len(expand), len(steps), len(layout)}
+        if len(lengths) > 1:
+            raise ValueError(
+                f"LinGlo: one entry per stage is needed, got {widths=} {depths=} {heads=} "
+                f"{expand=} {steps=} {layout=}"
+            )
+
+        def block(i: int, rate: float) -> nn.Module:
+            dim = widths[i]
+            if layout[i] == "C":
+                return SEBasicBlock(dim, drop_path=rate)
+            hidden = dim * expand[i]
+            encode = CPE[position](hidden, norm=branch_norm) if position in CPE else None
+            return Block(dim, MIXERS[mixer](dim, heads[i]), FeedForward(dim, hidden, encode), rate)
+
+        stages, strides, dim = [], [], in_chans
+        for i, rates in enumerate(drop_rates(drop_path, depths)):
+            strides.append(steps[i] * (strides[-1] if strides else 1))
+            way = [_down(down, dim, widths[i], steps[i])]
+            if position == "absolute" and steps[i] > 1:
+                side = -(-grid // strides[-1])
+                way.append(AbsolutePosition(widths[i], (side, side)))
+            blocks = [block(i, rate) for rate in rates]
+            stages.append(Stage(nn.Sequential(*way), blocks, LayerNorm2d(widths[i])))
+            dim = widths[i]
+        super().__init__(
+            nn.Identity(), stages, nn.Identity(), in_chans=in_chans, widths=widths, strides=strides
+        )
+        self.depths, self.heads, self.expand = tuple(depths), tuple(heads), tuple(expand)
+
+
+def _down(kind: str, dim: int, out: int, step: int) -> nn.Module:
+    if step == 1:
+        return nn.Identity()
+    if kind == "patch":
+        return PatchDown(dim, out, step)
+    return ConvDown(dim, out, kernel=7 if step == 4 else 3, stride=step)
+
+
+b0 = partial(LinGlo, widths=(32, 64, 160, 256), depths=(2, 3, 3, 2))
+b1 = partial(LinGlo, widths=(64, 128, 320, 512), depths=(2, 3, 3, 2))
+b2 = partial(LinGlo, widths=(64, 128, 320, 512), depths=(3, 5, 9, 3))
+
+VARIANTS = {
+    "linglo_b0": b0,
+    "linglo_b1": b1,
+    "linglo_b2": b2,
+    "linglo_nano": partial(
+        LinGlo, widths=(24, 48, 96, 112), depths=(1, 1, 2, 1), heads=(1, 2, 4, 4),
+        expand=(4, 4, 3, 3), steps=(2, 2, 2, 2), grid=64,
+    ),
+    "linglo_b0_chhh": partial(b0, layout="CHHH"),
+    "linglo_b0_cchh": partial(b0, layout="CCHH"),
+    "linglo_b0_cpe": partial(b0, position="cpe"),
+    "linglo_b0_rcpe": partial(b0, position="r-cpe"),
+    "linglo_b0_pcpe": partial(b0, position="p-cpe"),
+    "linglo_b0_dot": partial(b0, mixer="dot"),
+    "linglo_b0_wo_c": partial(b0, down="patch", position="absolute"),
+    "linglo_b0_wo_ch": partial(
+        b0, widths=(150,) * 4, heads=(3,) * 4, down="patch", position="absolute",
+        steps=(16, 1, 1, 1),
+    ),
+}  # fmt: skip
+
+LEAVES = (KeyOnlyAttention, DotProductAttention, AbsolutePosition, RPCPE)
+FIRST = "stages.0.down.0.conv"
+CARDS = {
+    "linglo_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)},
+    "linglo_b0_wo_ch": {"pool_size": (14, 14)},
+}
+
+_PVT = (
+    "all parameter cells of Tables 2-4 equal those of another model family (PVTv2 B0, B1, B2), and "
+    "no reading of LinGlo's text gives them; this is the count of the network as described"
+)
+_FORM = "the network as deployed (one 3x3 per RP-CPE, no classifier), which fits the other two rows"
+
+CLAIMS = {
+    "linglo_b0": (
+        Claim("Table 2", "params", "3.4M", differs=_PVT),
+        Claim("Table 2", "top-1", "72.5%"),
+        Claim("3.4", "widths", "(32, 64, 160, 256)"),
+        Claim("3.4", "depths", "(2, 3, 3, 2)"),
+        Claim("3.4", "heads", "(1, 2, 5, 8)"),
+        Claim("3.4", "expand", "(8, 8, 4, 4)"),
+        Claim("Table 5", "deployed backbone params", "3.4M"),
+        Claim("Table 5", "top-1 at 100 epochs", "69.7%"),
+        Claim("Table 6", "top-1 at 100 epochs", "69.7%"),
+    ),
+    "linglo_b1": (
+        Claim("Table 2", "params", "13.1M", differs=_PVT),
+        Claim("Table 2", "top-1", "79.7%"),
+        Claim("3.4", "widths", "(64, 128, 320, 512)"),
+        Claim("3.4", "depths", "(2, 3, 3, 2)"),
+    ),
+    "linglo_b2": (
+        Claim("Table 2", "params", "25.4M", differs=_PVT),
+        Claim("Table 2", "top-1", "82.7%"),
+        Claim("3.4", "widths", "(64, 128, 320, 512)"),
+        Claim("3.4", "depths", "(3, 5, 9, 3)"),
+    ),
+    "linglo_b0_chhh": (
+        Claim("Table 5", "deployed backbone params", "3.4M", differs=_FORM),
+        Claim("Table 5", "top-1 at 100 epochs", "68.8%"),
+    ),
+    "linglo_b0_cchh": (
+        Claim("Table 5", "deployed backbone params", "3.3M"),
+        Claim("Table 5", "top-1 at 100 epochs", "67.2%"),
+    ),
+    "linglo_b0_cpe": (Claim("Table 6", "top-1 at 100 epochs", "68.5%"),),
+    "linglo_b0_rcpe": (Claim("Table 6", "top-1 at 100 epochs", "69.2%"),),
+    "linglo_b0_pcpe": (Claim("Table 6", "top-1 at 100 epochs", "69.3%"),),
+}

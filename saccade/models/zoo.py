@@ -1,0 +1,268 @@
+"""Every variant of every family as a timm model, through one class.
+
+After `import saccade`, `timm.create_model("linglo_b1", num_classes=10)` works, and with it all that
+takes timm models: `features_only`, optimisers with layer decay, transformers' `TimmBackboneConfig`,
+segmentation_models_pytorch's `tu-` encoders.
+"""
+
+import fnmatch
+import inspect
+from collections.abc import Iterable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import timm
+import torch
+from jaxtyping import Float
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.layers import ClassifierHead, register_notrace_module
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+
+from saccade.models import linglo
+from saccade.models.backbone import Backbone, Door, Stage
+from saccade.paper import Claim
+from saccade.words import nearest
+
+FAMILIES = {"linglo": linglo}
+VARIANTS: dict[str, partial[Backbone]] = {
+    name: make for family in FAMILIES.values() for name, make in family.VARIANTS.items()
+}
+
+# What branches on sizes or on its mode is one node to torch.fx.
+register_notrace_module(Door)
+for _family in FAMILIES.values():
+    for _leaf in _family.LEAVES:
+        register_notrace_module(_leaf)
+
+
+class Classifier(nn.Module):
+    """A backbone with a pooled linear head, speaking timm's protocol."""
+
+    default_cfg: dict[str, Any]  # timm sets it: input size, normalisation, names of the ends
+
+    def __init__(
+        self,
+        make: partial[Backbone],
+        num_classes: int = 1000,
+        in_chans: int = 3,
+        global_pool: str = "avg",
+        drop_rate: float = 0.0,
+        drop_path_rate: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        **overrides: Any,
+    ):
+        super().__init__()
+        if drop_path_rate is not None:
+            overrides["drop_path"] = drop_path_rate
+        _check_overrides(make, overrides)
+        with torch.device(device) if device is not None else nullcontext():
+            self.backbone = make(in_chans=in_chans, **overrides)
+            self.head = ClassifierHead(
+                self.backbone.widths[-1], num_classes, pool_type=global_pool, drop_rate=drop_rate
+            )
+        self.init_head()
+        if dtype is not None:
+            self.to(dtype=dtype)
+        self.num_classes = num_classes
+        self.overrides = overrides
+        self.fused = False
+        self._declare_features()
+
+    def _declare_features(self) -> None:
+        widths, strides = self.backbone.widths, self.backbone.strides
+        self.num_features = self.head_hidden_size = widths[-1]
+        self.feature_info = [
+            {"num_chs": width, "reduction": stride, "module": f"backbone.stages.{i}"}
+            for i, (width, stride) in enumerate(zip(widths, strides, strict=True))
+        ]
+
+    def init_head(self) -> None:
+        if isinstance(self.head.fc, nn.Linear):
+            nn.init.trunc_normal_(self.head.fc.weight, std=0.02)
+            nn.init.zeros_(self.head.fc.bias)
+
+    def init_weights(self) -> None:
+        """Draw every parameter anew: what a model built on the meta device needs after to_empty."""
+        for module in reversed(list(self.modules())):  # a layer has the last word over its parts
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
+        self.init_head()
+
+    def fuse(self) -> "Classifier":
+        """Re-parameterise for deployment, exactly: fewer parameters, the same function."""
+        for module in list(self.backbone.modules()):
+            fuse = getattr(module, "fuse", None)
+            if callable(fuse):
+                fuse()
+        self.fused = True
+        return self
+
+    # -- timm's protocol ---------------------------------------------------------------------
+
+    def forward_features(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        x = self.backbone.stem(self.backbone.door(x))
+        for stage in self.backbone.stages:
+            x = stage(x)
+        return self.backbone.norm(x)
+
+    def forward_head(self, x: Float[Tensor, "B D h w"], pre_logits: bool = False) -> Tensor:
+        return self.head(x, pre_logits=pre_logits)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    def forward_intermediates(
+        self,
+        x: Float[Tensor, "B C H W"],
+        indices: int | list[int] | tuple[int, ...] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """The maps at `indices`, and the last one as the head sees it."""
+        if output_fmt != "NCHW":
+            raise ValueError(f"forward_intermediates: maps are NCHW, got {output_fmt=}")
+        stages = self.backbone.stages
+        taken, last = feature_take_indices(len(stages), _listed(indices))
+        x = self.backbone.stem(self.backbone.door(x))
+        maps = []
+        for i, stage in enumerate(stages[: last + 1] if stop_early else stages):
+            x = stage(x)
+            if i in taken:
+                final = norm and i == len(stages) - 1
+                maps.append(self.backbone.norm(x) if final else x)
+        return maps if intermediates_only else (self.backbone.norm(x), maps)
+
+    def prune_intermediate_layers(
+        self,
+        indices: int | list[int] | tuple[int, ...] = 1,
+        prune_norm: bool = False,
+        prune_head: bool = True,
+    ) -> list[int]:
+        """Drop what comes after the last map that is asked for."""
+        backbone = self.backbone
+        taken, last = feature_take_indices(len(backbone.stages), _listed(indices))
+        if last + 1 < len(backbone.stages) or prune_norm:
+            backbone.norm = nn.Identity()
+        backbone.stages = backbone.stages[: last + 1]
+        backbone.widths = backbone.widths[: last + 1]
+        backbone.strides = backbone.strides[: last + 1]
+        if prune_head:
+            pool, drop = self.head.global_pool.pool_type, self.head.drop.p
+            self.head = ClassifierHead(backbone.widths[-1], 0, pool_type=pool, drop_rate=drop)
+            self.num_classes = 0
+        self._declare_features()
+        return taken
+
+    def get_classifier(self) -> nn.Module:
+        return self.head.fc
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        self.num_classes = num_classes
+        like = next(self.backbone.parameters())
+        self.head.reset(num_classes, global_pool, device=like.device, dtype=like.dtype)
+        self.init_head()
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute blocks in backward instead of keeping what they computed."""
+        for stage in self.backbone.stages.modules():
+            if isinstance(stage, Stage):
+                stage.checkpointing = enable
+
+    def group_matcher(self, coarse: bool = False) -> dict:
+        stage = r"^backbone\.stages\.(\d+)"
+        blocks = stage if coarse else [
+            (stage + r"\.down", (0,)),
+            (stage + r"\.blocks\.(\d+)", None),
+            (stage + r"\.norm", (99999,)),
+        ]  # fmt: skip
+        return {"stem": r"^backbone\.stem", "blocks": blocks}
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of what layers declare `undecayed`, such as position tables."""
+        return {
+            f"{path}.{name}"
+            for path, module in self.named_modules()
+            for name in getattr(module, "undecayed", ())
+        }
+
+
+def _listed(indices: int | list[int] | tuple[int, ...] | None) -> int | list[int] | None:
+    return list(indices) if isinstance(indices, tuple) else indices
+
+
+def _check_overrides(make: partial[Backbone], overrides: Iterable[str]) -> None:
+    known = [*inspect.signature(make.func).parameters]
+    for key in overrides:
+        if key not in known:
+            raise TypeError(f"no argument named {key!r}; did you mean {nearest(key, known)!r}?")
+
+
+# -- names ----------------------------------------------------------------------------------
+
+
+def names(pattern: str = "*") -> list[str]:
+    """The variants of saccade whose name matches, such as "linglo_b*"."""
+    return [name for name in VARIANTS if fnmatch.fnmatch(name, pattern)]
+
+
+def build(name: str, **overrides: Any) -> nn.Module:
+    """A fresh model by name; overrides are timm's (`num_classes`, ...) and the backbone's own."""
+    family_of(name)
+    return timm.create_model(name, **overrides)
+
+
+def family_of(name: str) -> str:
+    """The paper a variant comes from; an unknown name is refused with the nearest one."""
+    for family, module in FAMILIES.items():
+        if name in module.VARIANTS:
+            return family
+    raise ValueError(f"no model named {name!r}; did you mean {nearest(name, VARIANTS)!r}?")
+
+
+def claims(name: str) -> tuple[Claim, ...]:
+    """What the paper prints about one variant."""
+    return FAMILIES[family_of(name)].CLAIMS.get(name, ())
+
+
+# -- registration with timm -----------------------------------------------------------------
+
+
+def _card(name: str) -> dict:
+    """timm's description of a variant: input, normalisation, names of first and last layer."""
+    family = FAMILIES[family_of(name)]
+    return {
+        "input_size": (3, 224, 224),
+        "pool_size": (7, 7),
+        "num_classes": 1000,
+        "crop_pct": 0.875,
+        "interpolation": "bicubic",
+        "fixed_input_size": False,
+        "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD,
+        "first_conv": "backbone." + family.FIRST,
+        "classifier": "head.fc",
+        **family.CARDS.get(name, {}),
+    }
+
+
+def _register(name: str) -> None:
+    def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
+        features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3)}
+        make = partial(Classifier, VARIANTS[name])
+        return build_model_with_cfg(make, name, pretrained, feature_cfg=features, **kwargs)
+
+    entry.__name__ = entry.__qualname__ = name
+    entry.__doc__ = f"{name}, see saccade.models.{family_of(name)}."
+    register_model(entry)
+
+
+default_cfgs = generate_default_cfgs({name: _card(name) for name in VARIANTS})
+for _name in VARIANTS:
+    _register(_name)

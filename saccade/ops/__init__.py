@@ -1,0 +1,1 @@
+"""Attention operators as pure functions: a readable reference beside each fast path."""

@@ -1,0 +1,18 @@
+"""Where low precision must not reach: softmax and long sums."""
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """fp32 for fp16 and bf16, the dtype itself for fp32 and float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager:
+    """Keep autocast from narrowing what is computed inside; nothing at all where it is off."""
+    kind = device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
