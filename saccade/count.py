@@ -52,6 +52,23 @@ def macs(model: nn.Module, size: tuple[int, int] = (224, 224), in_chans: int = 3
     return flops(model, size, in_chans) // 2
 
 
+def receptive_fields(name: str, side: int) -> list[int]:
+    """How many pixels (on a side, `side` at most) can change the centre of each stage's map.
+
+    Found by asking: in float64, which pixels of an image have a gradient?
+    """
+    backbone = cast(Classifier, build(name, dtype=torch.float64)).backbone.eval()
+    image = torch.rand(1, backbone.in_chans, side, side, dtype=torch.float64, requires_grad=True)
+    fields = []
+    for x in backbone(image):
+        centre = x[0, :, x.shape[2] // 2, x.shape[3] // 2]
+        weight = torch.randn_like(centre)  # a plain sum could cancel, as after a norm
+        (g,) = torch.autograd.grad(centre @ weight, image, retain_graph=True)
+        rows = g[0].abs().amax((0, 2)).nonzero()
+        fields.append(int(rows.max() - rows.min()) + 1)
+    return fields
+
+
 # -- claims ---------------------------------------------------------------------------------
 
 

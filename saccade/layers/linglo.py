@@ -19,8 +19,8 @@ class KeyOnlyAttention(nn.Module):
     `form` picks how it is computed, never what: "tokenwise", "collapsed", or the cheaper ("auto").
 
     Init: the four projections keep the variance of what they read (std 1/sqrt(C)) and the saliency
-    has unit std, so that the maps differ between tokens from the first step. With the usual std of
-    0.02 the context is below 3% of K and the saliency receives next to no gradient.
+    gives logits of unit spread, so that the maps differ between tokens from the first step. With
+    the usual std of 0.02 the context is below 3% of K and the saliency gets next to no gradient.
     """
 
     printed = "tokenwise"  # the form that counts of multiplications refer to
@@ -43,7 +43,7 @@ class KeyOnlyAttention(nn.Module):
         for linear in (self.key, self.value, self.gate, self.mix):
             nn.init.trunc_normal_(linear.weight, std=linear.in_features**-0.5)
             nn.init.zeros_(linear.bias)
-        nn.init.normal_(self.saliency.weight)
+        nn.init.normal_(self.saliency.weight, std=self.saliency.out_features**-0.5)
 
     def letters(self) -> ops.Weights:
         key, value, gate, mix = self.key, self.value, self.gate, self.mix

@@ -1,0 +1,87 @@
+import copy
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from saccade.layers.position import CPE, RPCPE, AbsolutePosition
+
+
+def branch_by_branch(layer, x):
+    y = x if layer.skip else 0
+    for branch in layer.branches:
+        z = F.conv2d(x, branch.conv.weight, padding=1, groups=layer.dim)
+        if branch.norm is not None:
+            n = branch.norm
+            z = F.batch_norm(z, n.running_mean, n.running_var, n.weight, n.bias, eps=n.eps)
+        y = y + z
+    return y
+
+
+def worn(layer):
+    """As after some training: no statistic or scale at its initial value."""
+    for module in layer.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            for t, low, high in [
+                (module.running_mean, -1, 1), (module.running_var, 0.2, 2),
+                (module.weight, -2, 2), (module.bias, -1, 1),
+            ]:  # fmt: skip
+                torch.nn.init.uniform_(t, low, high)
+    return layer
+
+
+@pytest.mark.parametrize("form", CPE)
+@pytest.mark.parametrize("norm", [False, True])
+def test_fusing_keeps_the_function(form, norm):
+    layer = worn(CPE[form](6, norm=norm)).double().eval()
+    x = torch.randn(2, 6, 7, 5, dtype=torch.float64)
+    expected = branch_by_branch(layer, x)
+    torch.testing.assert_close(layer(x), expected, rtol=1e-14, atol=1e-14)
+    fused = copy.deepcopy(layer).fuse()
+    torch.testing.assert_close(fused(x), expected, rtol=1e-14, atol=1e-14)
+    assert sum(p.numel() for p in fused.parameters()) == 6 * 10
+    again = {k: v.clone() for k, v in fused.fuse().state_dict().items()}
+    assert all(torch.equal(v, again[k]) for k, v in fused.state_dict().items())
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_training_equals_branch_by_branch(norm):
+    """One summed kernel gives each branch the gradient that its own convolution would."""
+    layer = RPCPE(4, norm=norm).double().train()
+    x = torch.randn(2, 4, 6, 6, dtype=torch.float64, requires_grad=True)
+    weights = [branch.conv.weight for branch in layer.branches]
+    y = layer(x)
+    g = torch.randn_like(y)
+    ours = torch.autograd.grad((y * g).sum(), [x, *weights])
+    z = x
+    for branch in layer.branches:
+        z = z + branch(x)
+    theirs = torch.autograd.grad((z * g).sum(), [x, *weights])
+    torch.testing.assert_close(y, z, rtol=1e-12, atol=1e-12)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_the_forms_of_table_6():
+    parts = {name: (len(make(4).branches), make(4).skip) for name, make in CPE.items()}
+    assert parts == {
+        "cpe": (1, False), "r-cpe": (1, True), "p-cpe": (4, False), "rp-cpe": (4, True),
+    }  # fmt: skip
+
+
+def test_fusing_is_refused_in_train_mode():
+    with pytest.raises(RuntimeError, match=r"call eval\(\) first"):
+        RPCPE(4).fuse()
+
+
+def test_at_least_one_branch():
+    with pytest.raises(ValueError, match="at least one branch"):
+        RPCPE(4, branches=0)
+
+
+def test_absolute_positions_at_any_size():
+    layer = AbsolutePosition(4, (6, 6))
+    x = torch.zeros(1, 4, 6, 6)
+    assert torch.equal(layer(x), layer.table)
+    torch.nn.init.ones_(layer.table)
+    torch.testing.assert_close(layer(torch.zeros(1, 4, 9, 5)), torch.ones(1, 4, 9, 5))

@@ -1,0 +1,77 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import saccade
+from saccade.models import saved
+
+
+@pytest.mark.parametrize("name", saccade.names("*_nano"))
+def test_a_saved_model_comes_back_whole(tmp_path, name):
+    model = saccade.build(name, num_classes=7, in_chans=1, global_pool="max").eval()
+    path = saccade.save(model, tmp_path / "m.safetensors", classes=["a", "b"])
+    again = saccade.load(path)
+    x = torch.randn(2, 1, 64, 64)
+    assert torch.equal(again(x), model(x))
+    assert not again.training
+    assert again.default_cfg["architecture"] == name
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_overrides_reset_classifier_and_fusing_survive(tmp_path):
+    model = saccade.build("linglo_nano", depths=(1, 1, 1, 1), branch_norm=True, drop_path_rate=0.3)
+    model.reset_classifier(3)
+    model.eval().fuse()
+    again = saccade.load(saccade.save(model, tmp_path / "m.safetensors"))
+    x = torch.randn(1, 3, 64, 64)
+    assert torch.equal(again(x), model(x))
+    assert again.num_classes == 3
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no file .*gone.safetensors"):
+        saccade.load(tmp_path / "gone.safetensors")
+
+
+def test_a_truncated_file(tmp_path):
+    path = saccade.save(saccade.build("linglo_nano"), tmp_path / "m.safetensors")
+    whole = path.read_bytes()
+    for length in (0, 5, 1000, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ValueError, match="truncated or no safetensors file"):
+            saccade.load(path)
+
+
+def test_weights_without_their_model(tmp_path):
+    save_file({"a": torch.zeros(2)}, tmp_path / "m.safetensors")
+    with pytest.raises(ValueError, match="holds weights but not their model"):
+        saccade.load(tmp_path / "m.safetensors")
+
+
+def test_weights_of_another_model(tmp_path):
+    model = saccade.build("linglo_nano", num_classes=5)
+    about = {"saccade": json.dumps({"model": {**saved.describe(model), "num_classes": 6}})}
+    save_file(model.state_dict(), tmp_path / "m.safetensors", metadata=about)
+    with pytest.raises(ValueError, match=r"another model: 'head.fc.weight' is \(5, 112\) there"):
+        saccade.load(tmp_path / "m.safetensors")
+    state = dict(model.state_dict())
+    with pytest.raises(ValueError, match=r"it has no 'head.fc.bias'"):
+        saved.fill(model, {k: v for k, v in state.items() if k != "head.fc.bias"}, "x")
+    with pytest.raises(ValueError, match="'extra' has no place here"):
+        saved.fill(model, {**state, "extra": torch.zeros(1)}, "x")
+
+
+def test_a_failed_save_keeps_the_older_file(tmp_path, monkeypatch):
+    path = saccade.save(saccade.build("linglo_nano"), tmp_path / "m.safetensors")
+    before = path.read_bytes()
+
+    def full(tensors, file, metadata):
+        file.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(saved, "save_file", full)
+    with pytest.raises(OSError, match="no space"):
+        saccade.save(saccade.build("linglo_nano"), path)
+    assert path.read_bytes() == before
