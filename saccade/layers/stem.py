@@ -34,4 +34,5 @@ class PatchDown(nn.Module):
 def fill(x: Float[Tensor, "B C H W"], side: int) -> Float[Tensor, "B C h w"]:
     """Zeros below and to the right until `side` divides the map."""
     H, W = x.shape[2:]
-    return F.pad(x, (0, -W % side, 0, -H % side))
+    h, w = (H + side - 1) // side, (W + side - 1) // side
+    return F.pad(x, (0, w * side - W, 0, h * side - H))
