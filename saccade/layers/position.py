@@ -115,6 +115,6 @@ class AbsolutePosition(nn.Module):
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        # At its own size the table comes out as it is, so no branch is needed (exporters dislike one).
+        # At its own size the table comes out as it is: no branch, which exporters would dislike.
         table = F.interpolate(self.table, size=x.shape[2:], mode="bicubic", antialias=True)
         return x + table
