@@ -16,7 +16,8 @@ from saccade.ops import linglo as ops
 class KeyOnlyAttention(nn.Module):
     """Gate every token with one saliency-weighted summary of the image.
 
-    `form` picks how it is computed, never what: "tokenwise", "collapsed", or the cheaper ("auto").
+    `form` picks how it is computed, never what: "tokenwise", "folded", "collapsed", or the cheapest
+    of them ("auto").
 
     Init: the four projections keep the variance of what they read (std 1/sqrt(C)) and the saliency
     gives logits of unit spread, so that the maps differ between tokens from the first step. With

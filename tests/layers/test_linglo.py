@@ -15,7 +15,7 @@ def test_forms_are_the_same_layer():
     layer = KeyOnlyAttention(32, 4).double()
     x = torch.randn(2, 9, 9, 32, dtype=torch.float64)
     outputs = []
-    for layer.form in ("auto", "tokenwise", "collapsed"):
+    for layer.form in ("auto", "tokenwise", "folded", "collapsed"):
         outputs.append(layer(x))
     for y in outputs[1:]:
         torch.testing.assert_close(y, outputs[0], rtol=1e-12, atol=1e-12)

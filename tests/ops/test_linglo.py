@@ -1,4 +1,4 @@
-"""Key-only attention: the equation in loops, its two forms, and low precision."""
+"""Key-only attention: the equation in loops, its three forms, and low precision."""
 
 import math
 
@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from saccade.ops import linglo as ops
+
+FORMS = [ops.tokenwise, ops.folded, ops.collapsed]
 
 
 def letters(C, h, dtype=torch.float64, spread=1.0):
@@ -39,7 +41,7 @@ def loops(x, w):
     return y
 
 
-@pytest.mark.parametrize("form", [ops.tokenwise, ops.collapsed])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("B", "N", "C", "h"), [(2, 7, 12, 3), (1, 20, 8, 1), (3, 1, 8, 8)])
 def test_each_form_is_the_equation(form, B, N, C, h):
     x, w = torch.randn(B, N, C, dtype=torch.float64), letters(C, h)
@@ -61,11 +63,13 @@ def test_forms_agree_forward_and_backward(B, N, h, d, seed):
         y = form(inputs[0], ops.Weights(*inputs[1:]))
         return y, *torch.autograd.grad((y * g).sum(), inputs)
 
-    for a, b in zip(run(ops.tokenwise), run(ops.collapsed), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
+    expected = run(ops.tokenwise)
+    for form in (ops.folded, ops.collapsed):
+        for a, b in zip(run(form), expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-11)
 
 
-@pytest.mark.parametrize("form", [ops.tokenwise, ops.collapsed])
+@pytest.mark.parametrize("form", FORMS)
 def test_gradients(form):
     inputs = [
         t.requires_grad_() for t in (torch.randn(2, 5, 6, dtype=torch.float64), *letters(6, 2))
@@ -75,7 +79,8 @@ def test_gradients(form):
 
 def test_forms_agree_in_fp32():
     x, w = torch.randn(2, 500, 64), letters(64, 2, torch.float32)
-    torch.testing.assert_close(ops.collapsed(x, w), ops.tokenwise(x, w), rtol=1e-5, atol=1e-5)
+    for form in (ops.folded, ops.collapsed):
+        torch.testing.assert_close(form(x, w), ops.tokenwise(x, w), rtol=1e-5, atol=1e-5)
 
 
 def test_saliency_is_a_distribution_over_tokens():
@@ -84,21 +89,26 @@ def test_saliency_is_a_distribution_over_tokens():
     torch.testing.assert_close(a.sum(1), torch.ones(2, 3))
 
 
-@pytest.mark.parametrize("form", [ops.tokenwise, ops.collapsed])
+@pytest.mark.parametrize("form", FORMS)
 def test_permuted_tokens_give_permuted_outputs(form):
     x, w = torch.randn(1, 40, 12, dtype=torch.float64), letters(12, 3)
     order = torch.randperm(40)
     torch.testing.assert_close(form(x[:, order], w), form(x, w)[:, order], rtol=1e-12, atol=1e-12)
 
 
-def test_the_cheaper_form_is_chosen():
-    for B, N, C in [(1, 49, 512), (8, 49, 256), (1, 3136, 64), (16, 196, 320), (2, 784, 128)]:
-        four = 4 * B * N * C**2
-        one = B * N * C**2 + (B + 2) * C**3
-        assert ops.cheapest(B, N, C) == ("collapsed" if one < four else "tokenwise")
+@pytest.mark.parametrize(
+    ("B", "N", "C", "form"),
+    [
+        (8, 49, 512, "tokenwise"), (1, 196, 320, "tokenwise"), (8, 256, 512, "tokenwise"),
+        (8, 196, 320, "folded"), (64, 100, 256, "folded"),
+        (1, 3136, 64, "collapsed"), (8, 784, 128, "collapsed"), (8, 1024, 512, "collapsed"),
+    ],
+)  # fmt: skip
+def test_the_cheapest_form_is_chosen(B, N, C, form):
+    assert ops.cheapest(B, N, C) == form
 
 
-@pytest.mark.parametrize("form", [ops.tokenwise, ops.collapsed])
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_low_precision_stays_finite_and_near(form, dtype):
     """More tokens than fp16 could average (1/N is below its normal range), and strong saliency."""
@@ -110,7 +120,7 @@ def test_low_precision_stays_finite_and_near(form, dtype):
     assert (low - exact).norm() / exact.norm() < (0.02 if dtype == torch.bfloat16 else 0.004)
 
 
-@pytest.mark.parametrize("form", [ops.tokenwise, ops.collapsed])
+@pytest.mark.parametrize("form", FORMS)
 def test_autocast_keeps_softmax_and_sum_in_fp32(form):
     x, w = torch.randn(1, 4000, 32), letters(32, 2, torch.float32)
     seen = []
