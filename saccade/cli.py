@@ -1,8 +1,9 @@
-"""The command line: `saccade list`, `show`, `paper`, `view`, `tour`.
+"""The command line: `saccade list`, `show`, `paper`, `view`, `bench`, `tour`.
 
 Each command is a function of this file; jsonargparse makes its arguments from the signature.
 """
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -149,6 +150,48 @@ def view(
     console.print(f"drawn: {out}")
 
 
+def bench(
+    names: list[str],
+    size: int = 224,
+    batch: int = 1,
+    threads: int = 1,
+    train: bool = False,
+    compiled: bool = False,
+    against: str | None = None,
+    json: Path | None = None,
+    plot: Path | None = None,
+) -> None:
+    """Time and weigh models against each other in one run: forward passes, or training steps.
+
+    Args:
+        names: models of saccade or timm, one after the other
+        size: image side
+        batch: images at once
+        threads: CPU threads
+        train: a training step instead of a forward pass
+        compiled: through torch.compile
+        against: the model that ratios refer to; the first if not given
+        json: append a JSON line per model, stamped with versions
+        plot: draw bars into this PNG
+    """
+    from saccade import bench as benches
+
+    torch.set_num_threads(threads)
+    kind = "training step" if train else "forward"
+    title = f"{kind}, {batch} x {size} x {size}, {threads} thread(s)" + ", compiled" * compiled
+    with console.status("measuring in turns"):
+        rows = benches.compare(benches.models(names, size, batch, train, compiled), against)
+        limits = benches.limits()
+    console.print(benches.table(rows, title))
+    best = ", ".join(f"{value:.0f} {unit}" for unit, value in limits.items())
+    console.print(f"this machine at best, in the same run: {best}")
+    if json is not None:
+        benches.append_json(rows, json, what=title, limits=limits)
+    if plot is not None:
+        benches.draw(rows, plot, title)
+        console.print(f"drawn: {plot}")
+
+
 def tour() -> None:
     """Build LinGlo-b0, hold it to its paper, and look at a photograph: a first minute."""
     import matplotlib.cbook
@@ -198,20 +241,26 @@ def _pixels(field: int, side: int) -> str:
 
 
 COMMANDS: dict[str, Any] = {
-    "list": list_models,
-    "show": show,
-    "paper": paper,
-    "view": view,
-    "tour": tour,
-}
+    "list": list_models, "show": show, "paper": paper, "view": view, "bench": bench, "tour": tour,
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> None:
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    if arguments[:1] == ["list"] and arguments[1:2] and not arguments[1].startswith("-"):
-        arguments.insert(1, "--pattern")  # `saccade list "linglo*"`
     try:
-        auto_cli(COMMANDS, args=arguments, as_positional=True, prog="saccade")
+        words = _bare(sys.argv[1:] if arguments is None else arguments)
+        auto_cli(COMMANDS, args=words, as_positional=True, prog="saccade")
     except (ValueError, FileNotFoundError, RuntimeError, ImportError) as error:
         console.print("[red]saccade:[/]", Text(str(error)), highlight=False, soft_wrap=True)
         sys.exit(2)
+
+
+def _bare(arguments: list[str]) -> list[str]:
+    """Plain words where jsonargparse wants syntax: `list "linglo*"`, `bench linglo_b0 resnet18`."""
+    if not arguments or arguments[0] not in ("list", "bench"):
+        return list(arguments)
+    command, *rest = arguments
+    names = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
+    if not names:
+        return list(arguments)
+    given = ["--pattern", *names] if command == "list" else [f"[{','.join(names)}]"]
+    return [command, *given, *rest[len(names) :]]
