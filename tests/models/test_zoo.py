@@ -17,7 +17,11 @@ from saccade.models.backbone import Backbone, drop_rates
 
 NAMES = saccade.names()
 SMALL = saccade.names("*_nano")
-every = pytest.mark.parametrize("name", NAMES)
+LARGE = {*saccade.names("sasa_resnet38*"), *saccade.names("sasa_resnet50*")}  # resnet26, but deeper
+every = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in NAMES],
+)
 small = pytest.mark.parametrize("name", SMALL)
 
 
