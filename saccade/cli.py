@@ -127,7 +127,11 @@ def paper(family: str) -> None:
 
 
 def view(
-    image: Path, model: str = "linglo_b0", out: Path = Path("view.png"), size: int = 224
+    image: Path,
+    model: str = "linglo_b0",
+    out: Path = Path("view.png"),
+    size: int = 224,
+    at: tuple[int, int] | None = None,
 ) -> None:
     """Draw where each head of each stage looks.
 
@@ -136,6 +140,7 @@ def view(
         model: a model's name, or a file that saccade saved
         out: the PNG to write
         size: short side that the picture is resized to
+        at: for sasa, the pixel (row, column) that looks; the middle one if not given
     """
     from saccade import view as views
     from saccade.data.picture import read, to_input

@@ -1,12 +1,13 @@
 """Where attention looks, as arrays: each function takes a model and an image and draws nothing.
 
-    maps = linglo_saliency(model, image)      {"stage 1, block 2": array h x H x W, ...}
+    maps = linglo_saliency(model, image)      {"backbone.stages.0.blocks.1.mix": h x H x W, ...}
 
 `picture` turns such maps into one sheet; it needs matplotlib (the viz extra).
 """
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -14,34 +15,99 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.layers.linglo import KeyOnlyAttention
+from saccade.layers.sasa import StandAloneAttention
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+@torch.no_grad()
+def watch(
+    model: nn.Module, image: Float[Tensor, "1 C H W"], kind: type[Layer]
+) -> dict[str, tuple[Layer, Tensor]]:
+    """Every layer of one kind, by name and in order, with what it reads when the model sees."""
+    layers = {name: m for name, m in model.named_modules() if isinstance(m, kind)}
+    if not layers:
+        raise ValueError(f"view: this model has no {kind.__name__}; try a model of another paper")
+    reads: dict[str, Tensor] = {}
+
+    def keep(name: str) -> torch.utils.hooks.RemovableHandle:
+        return layers[name].register_forward_pre_hook(
+            lambda _, inputs: reads.__setitem__(name, inputs[0])
+        )
+
+    hooks = [keep(name) for name in layers]
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()(image)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for module, mode in modes:
+            module.training = mode
+    return {name: (layers[name], x) for name, x in reads.items()}
+
+
+# -- LinGlo ---------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def linglo_saliency(model: nn.Module, image: Float[Tensor, "1 C H W"]) -> dict[str, np.ndarray]:
-    """The saliency of the last block of each stage, a map per head, each summing to one."""
-    layers: dict[str, KeyOnlyAttention] = {}
-    for path, module in model.named_modules():
-        if isinstance(module, KeyOnlyAttention):
-            layers[path.split("stages.")[-1].split(".")[0]] = module  # the last one of its stage
-    if not layers:
-        raise ValueError("view: this model has no key-only attention; try a linglo_* model")
-    seen: dict[str, Tensor] = {}
-    hooks = [
-        layer.register_forward_pre_hook(
-            lambda layer, inputs, stage=stage: seen.__setitem__(stage, layer.weights(*inputs))
-        )
-        for stage, layer in layers.items()
-    ]
-    training = model.training
-    try:
-        model.eval()(image)
-    finally:
-        model.train(training)
-        for hook in hooks:
-            hook.remove()
+    """The saliency of every key-only layer: a map per head (h, H, W), each summing to one."""
     return {
-        f"stage {int(stage) + 1}": a[0].permute(2, 0, 1).float().cpu().numpy()
-        for stage, a in seen.items()
+        name: layer.weights(x)[0].permute(2, 0, 1).float().cpu().numpy()
+        for name, (layer, x) in watch(model, image, KeyOnlyAttention).items()
+    }
+
+
+# -- SASA -----------------------------------------------------------------------------------------
+
+
+def sasa_heat(
+    weights: Float[Tensor, "*heads k k"], at: tuple[int, int], size: tuple[int, int]
+) -> Float[np.ndarray, "*heads H W"]:
+    """The weights of one query pixel laid over its map, zero wherever the window does not reach.
+
+    What a window gives to pixels outside the map (border="zero") is cut off: such a heat map sums
+    to less than one.
+    """
+    (i, j), (H, W), p = at, size, weights.shape[-1] // 2
+    heat = weights.new_zeros(*weights.shape[:-2], H, W)
+    top, left = max(i - p, 0), max(j - p, 0)
+    bottom, right = min(i + p + 1, H), min(j + p + 1, W)
+    seen = weights[..., top - i + p : bottom - i + p, left - j + p : right - j + p]
+    heat[..., top:bottom, left:right] = seen
+    return heat.float().cpu().numpy()
+
+
+@torch.no_grad()
+def sasa_attention(
+    model: nn.Module, image: Float[Tensor, "1 C H W"], at: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Where each attention layer looks from one pixel (row, column) of the image.
+
+    For every StandAloneAttention a heat map per head (h, H, W) over the map that the layer reads,
+    seen from that map's pixel under `at`.
+    """
+    H, W = image.shape[2:]
+    if not (0 <= at[0] < H and 0 <= at[1] < W):
+        raise ValueError(f"sasa_attention: the image has {H}x{W} pixels, got {at=}")
+    pictures: dict[str, np.ndarray] = {}
+    for name, (layer, x) in watch(model, image, StandAloneAttention).items():
+        h, w = x.shape[2:]
+        pixel = (at[0] * h // H, at[1] * w // W)
+        pictures[name] = sasa_heat(layer.weights(x, [pixel])[0, :, 0], pixel, (h, w))
+    return pictures
+
+
+# -- drawing --------------------------------------------------------------------------------------
+
+
+def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """One entry a stage, named so: what a sheet has room for."""
+    return {
+        f"stage {int(name.split('stages.')[1].split('.')[0]) + 1}": heads
+        for name, heads in maps.items()
+        if "stages." in name
     }
 
 

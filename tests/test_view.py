@@ -4,12 +4,15 @@ import torch
 
 import saccade
 from saccade import view
+from saccade.layers.sasa import StandAloneAttention
 
 
 def test_saliency_of_every_stage_and_head():
     model = saccade.build("linglo_nano").train()
     maps = view.linglo_saliency(model, torch.randn(1, 3, 64, 96))
-    assert [m.shape for m in maps.values()] == [(1, 32, 48), (2, 16, 24), (4, 8, 12), (4, 4, 6)]
+    shapes = [m.shape for m in view.last_of_each_stage(maps).values()]
+    assert shapes == [(1, 32, 48), (2, 16, 24), (4, 8, 12), (4, 4, 6)]
+    assert len(maps) == 5
     for heads in maps.values():
         np.testing.assert_allclose(heads.sum((1, 2)), 1, rtol=1e-5)
     assert model.training
@@ -17,7 +20,7 @@ def test_saliency_of_every_stage_and_head():
 
 
 def test_a_model_without_key_only_attention_is_refused():
-    with pytest.raises(ValueError, match="no key-only attention"):
+    with pytest.raises(ValueError, match="no KeyOnlyAttention"):
         view.linglo_saliency(saccade.build("linglo_nano", mixer="dot"), torch.randn(1, 3, 64, 64))
 
 
@@ -30,3 +33,51 @@ def test_the_sheet_is_drawn(tmp_path):
     with Image.open(path) as sheet:
         assert sheet.size[0] > 400
         assert np.asarray(sheet.convert("L")).std() > 10
+
+
+# -- SASA ---------------------------------------------------------------------------------------
+
+
+def test_sasa_heat_lies_around_its_pixel():
+    weights = torch.arange(1.0, 19).reshape(2, 3, 3)
+    heat = view.sasa_heat(weights, (2, 1), (5, 4))
+    assert heat.shape == (2, 5, 4)
+    np.testing.assert_array_equal(heat[:, 1:4, 0:3], weights.numpy())
+    assert heat.sum() == weights.sum()
+
+
+@pytest.mark.parametrize("at", [(0, 0), (0, 3), (4, 0), (4, 3)])
+def test_sasa_heat_is_cut_at_the_border(at):
+    weights = torch.rand(5, 5)
+    heat = view.sasa_heat(weights, at, (5, 4))
+    for i, j in np.ndindex(5, 4):
+        a, b = i - at[0] + 2, j - at[1] + 2
+        inside = 0 <= a < 5 and 0 <= b < 5
+        assert heat[i, j] == (weights[a, b] if inside else 0)
+
+
+def test_sasa_attention_shows_every_layer_and_head():
+    model = saccade.build("sasa_nano", border="mask").train()
+    model.backbone.stem.eval()
+    x = torch.randn(1, 3, 64, 80)
+    pictures = view.sasa_attention(model, x, (40, 70))
+    layers = [n for n, m in model.named_modules() if isinstance(m, StandAloneAttention)]
+    assert list(pictures) == layers
+    first = pictures[layers[0]]
+    assert first.shape == (4, 32, 40)
+    np.testing.assert_allclose(first.sum((1, 2)), 1, rtol=1e-5)
+    rows, cols = np.nonzero(first[0])
+    assert (rows.min(), rows.max()) == (20 - 3, 20 + 3)
+    assert (cols.min(), cols.max()) == (35 - 3, 35 + 3)
+    assert pictures[layers[-1]].shape == (4, 8, 10)  # before its stride
+    assert model.training
+    assert not model.backbone.stem.training
+    assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+def test_sasa_attention_refuses_in_a_sentence():
+    model = saccade.build("sasa_nano")
+    with pytest.raises(ValueError, match="64x64 pixels, got at=\\(64, 0\\)"):
+        view.sasa_attention(model, torch.randn(1, 3, 64, 64), (64, 0))
+    with pytest.raises(ValueError, match="no StandAloneAttention"):
+        view.sasa_attention(saccade.build("linglo_nano"), torch.randn(1, 3, 64, 64), (0, 0))

@@ -7,11 +7,13 @@ A backbone is a stem and stages, each NCHW to NCHW, so that whoever wraps one (`
 needs to know nothing about the family. Memory is channels_last throughout.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 LEAST = 32  # pixels on a side
@@ -31,10 +33,37 @@ class Stage(nn.Module):
         x = self.down(x)
         for block in self.blocks:
             if self.checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, use_reentrant=False)
+                x = _recomputed(block, x)
             else:
                 x = block(x)
         return self.norm(x)
+
+
+def _recomputed(block: nn.Module, x: Tensor) -> Tensor:
+    """The block's output, of which backward will compute the insides again.
+
+    It runs twice, and BatchNorm is to count its batch once. (A compiled graph does by itself.)
+    """
+    if torch.compiler.is_compiling():
+        return checkpoint(block, x, use_reentrant=False)
+
+    def contexts() -> tuple[AbstractContextManager, AbstractContextManager]:
+        return nullcontext(), _statistics_kept(block)
+
+    return checkpoint(block, x, use_reentrant=False, context_fn=contexts)
+
+
+@contextmanager
+def _statistics_kept(block: nn.Module) -> Generator[None]:
+    norms = [m for m in block.modules() if isinstance(m, _BatchNorm)]
+    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    try:
+        for norm in norms:
+            norm.momentum, norm.num_batches_tracked = 0.0, None
+        yield
+    finally:
+        for norm, (momentum, tracked) in zip(norms, kept, strict=True):
+            norm.momentum, norm.num_batches_tracked = momentum, tracked
 
 
 class Door(nn.Module):

@@ -14,10 +14,18 @@ from saccade.models import zoo
 
 NAMES = saccade.names()
 SMALL = saccade.names("*_nano")
-every = pytest.mark.parametrize("name", NAMES)
-every_but_mostly_slow = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in SMALL else pytest.mark.slow) for n in NAMES]
-)
+# Rows of ablation tables, and deeper siblings: one argument away from a variant that is tested.
+ROWS = {n for p in ("sasa_resnet38*", "sasa_resnet50*", "qna_table*") for n in saccade.names(p)}
+
+
+def over(names, slow):
+    return pytest.mark.parametrize(
+        "name", [pytest.param(n, marks=pytest.mark.slow if n in slow else ()) for n in names]
+    )
+
+
+every = over(NAMES, slow=ROWS)
+every_but_mostly_slow = over(NAMES, slow=set(NAMES) - set(SMALL))
 small = pytest.mark.parametrize("name", SMALL)
 
 

@@ -1,0 +1,239 @@
+"""Stand-alone self-attention (SASA, eq. 3): each pixel attends to the k x k pixels around it.
+
+    y_ij = sum over ab of  softmax_ab(q_ij . k_ab + q_ij . r_{a-i,b-j})  v_ab
+    r_uv = concat(row_u, col_v)
+
+in every head by itself; head n owns channels n d to (n+1) d, the first half of them faces `row`.
+There is no 1/sqrt(d) in the equation. Where the window leaves the map, border="zero" keeps its
+pixels in the softmax with key and value zero (logit q . r, as zero padding does) and
+border="mask" leaves them out.
+
+Three forms compute it. `unfolded` reads like the equation and copies all windows: k^2 times the
+memory of its input. `tiled` (saccade.ops.sasa_tiles) goes through small matrix products, part by
+part: fast, lean, and one operator to a compiler. `shifted` slides the map under itself and consists
+of few plain operators that hold for every size, which is what an exported graph needs.
+"""
+
+import functools
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn import functional as F
+
+from saccade.ops.precision import no_autocast, wide
+from saccade.ops.sasa_tiles import tiled
+
+BORDERS = ("zero", "mask")
+FORMS = ("auto", "unfolded", "tiled", "shifted")
+
+
+def local_attention(
+    q: Float[Tensor, "B C H W"],
+    k: Float[Tensor, "B C H W"] | None,
+    v: Float[Tensor, "B C H W"],
+    row: Float[Tensor, "r k half"] | None,
+    col: Float[Tensor, "r k half"] | None,
+    heads: int,
+    window: int,
+    border: str = "zero",
+    form: str = "auto",
+) -> Float[Tensor, "B C H W"]:
+    """Attend within k x k windows.
+
+    Without `k` there is no content term, without `row` and `col` no position term. The tables hold
+    one entry per offset, -(k//2) first, and are shared by the heads (r = 1) or their own (r = h).
+    """
+    _check(q, row, col, heads, window, border, form)
+    if form == "auto":
+        form = "shifted" if torch.compiler.is_exporting() else "tiled"
+    attend = {"unfolded": unfolded, "tiled": tiled, "shifted": shifted}[form]
+    return attend(q, k, v, row, col, heads, window, border)
+
+
+def unfolded(
+    q: Float[Tensor, "B C H W"],
+    k: Float[Tensor, "B C H W"] | None,
+    v: Float[Tensor, "B C H W"],
+    row: Float[Tensor, "r k half"] | None,
+    col: Float[Tensor, "r k half"] | None,
+    heads: int,
+    window: int,
+    border: str = "zero",
+) -> Float[Tensor, "B C H W"]:
+    """The equation as printed, window by window: the reference, and what FLOPs are counted on."""
+    B, C, H, W = q.shape
+    with no_autocast(q.device):
+        dtype = wide(q.dtype)
+        qs = q.to(dtype).reshape(B, heads, C // heads, H * W).mT  # B h n d
+        ks = None if k is None else _windows(k.to(dtype), heads, window)
+        a = _softmax(qs, ks, row, col, window, _seen(H, W, window, border, q.device))
+        y = a[..., None, :] @ _windows(v.to(dtype), heads, window).mT  # B h n 1 d
+    return y.squeeze(3).mT.reshape(B, C, H, W).to(q.dtype)
+
+
+def shifted(
+    q: Float[Tensor, "B C H W"],
+    k: Float[Tensor, "B C H W"] | None,
+    v: Float[Tensor, "B C H W"],
+    row: Float[Tensor, "r k half"] | None,
+    col: Float[Tensor, "r k half"] | None,
+    heads: int,
+    window: int,
+    border: str = "zero",
+) -> Float[Tensor, "B C H W"]:
+    """The equation, one row of offsets at a time: k times the memory of its input."""
+    (H, W), d, offsets = q.shape[2:], q.shape[1] // heads, range(window)
+    with no_autocast(q.device):
+        qs = q.to(wide(q.dtype)).unflatten(1, (heads, d))  # B h d H W
+        s = qs.new_zeros(1, 1, window, window, 1, 1)
+        if k is not None:
+            ks = _slid(k.to(qs.dtype), heads, window)
+            rows = [(qs.unsqueeze(3) * ks.narrow(4, a, H)).sum(2) for a in offsets]
+            s = s + torch.cat(rows, 2).unflatten(2, (window, window))  # B h k k H W
+        if row is not None and col is not None:
+            down, along = (
+                (table.to(qs.dtype) @ part.flatten(3)).unflatten(3, (H, W))
+                for table, part in zip((row, col), qs.split(d // 2, 2), strict=True)
+            )
+            s = s + down.unsqueeze(3) + along.unsqueeze(2)
+        if border == "mask":
+            s = s.masked_fill(_off(H, window, q.device)[:, None, :, None], float("-inf"))
+            s = s.masked_fill(_off(W, window, q.device)[:, None], float("-inf"))
+        shares = s.flatten(2, 3).softmax(2).unsqueeze(2).split(window, 3)  # B h 1 k H W each
+        vs = _slid(v.to(qs.dtype), heads, window)
+        terms = ((share * vs.narrow(4, a, H)).sum(3) for a, share in enumerate(shares))
+        y = functools.reduce(torch.add, terms)
+    return y.flatten(1, 2).to(q.dtype)
+
+
+def local_weights(
+    q: Float[Tensor, "B C H W"],
+    k: Float[Tensor, "B C H W"] | None,
+    row: Float[Tensor, "r k half"] | None,
+    col: Float[Tensor, "r k half"] | None,
+    heads: int,
+    window: int,
+    border: str = "zero",
+    at: Sequence[tuple[int, int]] | None = None,
+) -> Float[Tensor, "B h n k k"]:
+    """What the softmax gives: of n pixels (i, j), or of all of them in reading order."""
+    _check(q, row, col, heads, window, border)
+    (C, H, W), device = q.shape[1:], q.device
+    if at is None:
+        at = [(i, j) for i in range(H) for j in range(W)]
+    for i, j in at:
+        if not (0 <= i < H and 0 <= j < W):
+            raise ValueError(f"local_weights: the map has {H}x{W} pixels, got pixel ({i}, {j})")
+    with no_autocast(device):
+        i, j = torch.tensor(at, device=device).reshape(-1, 2).unbind(1)
+        qs = q.to(wide(q.dtype))[:, :, i, j].unflatten(1, (heads, C // heads)).mT
+        ks = None if k is None else _windows_at(k.to(qs.dtype), i, j, heads, window)
+        seen = _seen(H, W, window, border, device)[i * W + j]
+        a = _softmax(qs, ks, row, col, window, seen)
+    return a.unflatten(3, (window, window))
+
+
+# -- the parts of the equation --------------------------------------------------------------------
+
+
+def _softmax(
+    q: Float[Tensor, "B h n d"],
+    k: Float[Tensor, "B h n d kk"] | None,
+    row: Float[Tensor, "r k half"] | None,
+    col: Float[Tensor, "r k half"] | None,
+    window: int,
+    seen: Bool[Tensor, "n kk"],
+) -> Float[Tensor, "B h n kk"]:
+    s = q.new_zeros(*q.shape[:3], window**2)
+    if k is not None:
+        s = s + (q[..., None, :] @ k).squeeze(3)
+    if row is not None and col is not None:
+        s = s + q @ _offsets(row, col).to(q.dtype)
+    return s.masked_fill(~seen, float("-inf")).softmax(-1)
+
+
+def _offsets(
+    row: Float[Tensor, "r k half"], col: Float[Tensor, "r k half"]
+) -> Float[Tensor, "r d kk"]:
+    """r_uv for every offset, in reading order."""
+    k = row.shape[1]
+    r = torch.cat((row[:, :, None].expand(-1, k, k, -1), col[:, None].expand(-1, k, k, -1)), 3)
+    return r.flatten(1, 2).mT
+
+
+def _windows(x: Float[Tensor, "B C H W"], heads: int, window: int) -> Float[Tensor, "B h n d kk"]:
+    """The neighbourhood of every pixel, zeros outside the map."""
+    d = x.shape[1] // heads
+    x = F.unfold(x, window, padding=window // 2)
+    return x.unflatten(1, (heads, d, window**2)).permute(0, 1, 4, 2, 3)
+
+
+def _windows_at(
+    x: Float[Tensor, "B C H W"], i: Tensor, j: Tensor, heads: int, window: int
+) -> Float[Tensor, "B h n d kk"]:
+    """The neighbourhood of some pixels."""
+    offset = torch.arange(window, device=x.device)
+    x = F.pad(x, (window // 2,) * 4)
+    x = x[:, :, (i[:, None] + offset)[:, :, None], (j[:, None] + offset)[:, None]]  # B C n k k
+    return x.flatten(3).unflatten(1, (heads, x.shape[1] // heads)).transpose(2, 3)
+
+
+def _slid(x: Float[Tensor, "B C H W"], heads: int, window: int) -> Float[Tensor, "B h d k R W"]:
+    """The map under each column offset, zeros outside it; R = H+k-1 rows, to take H from."""
+    H, W = x.shape[2:]
+    x = F.unfold(x, (1, window), padding=window // 2)
+    x = x.unflatten(2, (H + window - 1, W))
+    return x.unflatten(1, (heads, -1, window))
+
+
+def _off(size: int, window: int, device: torch.device) -> Bool[Tensor, "k size"]:
+    """Where an offset leads off the map."""
+    to = torch.arange(size, device=device) + torch.arange(window, device=device)[:, None]
+    return (to < window // 2) | (to >= size + window // 2)
+
+
+def _seen(H: int, W: int, window: int, border: str, device: torch.device) -> Bool[Tensor, "n kk"]:
+    """Which pixels of each window take part in its softmax."""
+    if border == "zero":
+        return torch.ones(H * W, window**2, dtype=torch.bool, device=device)
+    rows, cols = _off(H, window, device), _off(W, window, device)
+    off = rows.mT[:, None, :, None] | cols.mT[None, :, None, :]  # H W k k
+    return ~off.reshape(H * W, window**2)
+
+
+def _check(
+    q: Tensor,
+    row: Tensor | None,
+    col: Tensor | None,
+    heads: int,
+    window: int,
+    border: str,
+    form: str = "auto",
+) -> None:
+    C = q.shape[1]
+    if window < 1 or window % 2 == 0:
+        raise ValueError(f"local_attention: window must be odd, got {window=}; try {window + 1}")
+    if heads < 1 or C % heads:
+        raise ValueError(f"local_attention: heads must divide the channels, got {C=} {heads=}")
+    if border not in BORDERS:
+        raise ValueError(f"local_attention: border must be one of {BORDERS}, got {border=}")
+    if form not in FORMS:
+        raise ValueError(f"local_attention: form must be one of {FORMS}, got {form=}")
+    if (row is None) != (col is None):
+        raise ValueError("local_attention: row and col come together, got only one of them")
+    if row is None or col is None:
+        return
+    d = C // heads
+    if d % 2:
+        raise ValueError(
+            f"local_attention: relative positions split a head into two halves, got head width "
+            f"{d} ({C=} {heads=}); choose heads so that {C} / heads is even"
+        )
+    for name, table in (("row", row), ("col", col)):
+        if table.shape not in ((1, window, d // 2), (heads, window, d // 2)):
+            raise ValueError(
+                f"local_attention: {name} must be (1 or {heads}, {window}, {d // 2}), "
+                f"got {tuple(table.shape)}"
+            )
