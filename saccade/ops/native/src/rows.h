@@ -1,0 +1,183 @@
+// Moving image rows between tensors (any strides, any supported type) and planar scratch.
+//
+// The kernels compute on scratch rows only: channel c of a row starts at c * pitch, pixels are
+// neighbours, and what lies outside the image is zero. Layout and type end here.
+#pragma once
+#include "call.h"
+#include "vec.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+struct bfloat16 {
+  uint16_t bits;
+};
+
+// One vector from `p`, widened.
+INLINE V<float> widen(const float* p) { return load(p); }
+INLINE V<double> widen(const double* p) { return load(p); }
+INLINE V<float> widen(const bfloat16* p) {
+  typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
+  const H h = *reinterpret_cast<const H*>(p);
+  return (V<float>)(__builtin_convertvector(h, I<float>) << 16);
+}
+INLINE float widen_one(float x) { return x; }
+INLINE double widen_one(double x) { return x; }
+INLINE float widen_one(bfloat16 x) {
+  union {
+    uint32_t u;
+    float f;
+  } b = {uint32_t(x.bits) << 16};
+  return b.f;
+}
+
+INLINE void narrow(float* p, V<float> v) { store(p, v); }
+INLINE void narrow(double* p, V<double> v) { store(p, v); }
+INLINE void narrow(bfloat16* p, V<float> v) {  // to nearest, ties to even; NaN stays NaN
+  typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
+  typedef uint32_t U __attribute__((vector_size(BYTES)));
+  const U u = (U)v;
+  const U rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const U nan = (U)(v != v);
+  const U bits = (rounded & ~nan) | (0x7fc0u & nan);
+  *reinterpret_cast<H*>(p) = __builtin_convertvector(bits, H);
+}
+INLINE void narrow_one(float* p, float x) { *p = x; }
+INLINE void narrow_one(double* p, double x) { *p = x; }
+INLINE void narrow_one(bfloat16* p, float x) {
+  bfloat16 t[LANES<float>];
+  narrow(t, splat(x));
+  *p = t[0];
+}
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SACCADE_SHUFFLE 1
+#endif
+#endif
+
+// Rows become columns, in registers.
+template <class S>
+INLINE void transpose(V<S>* v) {
+  constexpr int N = LANES<S>;
+#ifdef SACCADE_SHUFFLE
+  if constexpr (N == 8) {
+    V<S> t[8], u[8];
+    for (int i = 0; i < 8; i += 2) {
+      t[i] = __builtin_shufflevector(v[i], v[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+      t[i + 1] = __builtin_shufflevector(v[i], v[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    }
+    for (int i = 0; i < 8; i += 4)
+      for (int j = 0; j < 2; j++) {
+        u[i + 2 * j] = __builtin_shufflevector(t[i + j], t[i + 2 + j], 0, 1, 8, 9, 4, 5, 12, 13);
+        u[i + 2 * j + 1] =
+            __builtin_shufflevector(t[i + j], t[i + 2 + j], 2, 3, 10, 11, 6, 7, 14, 15);
+      }
+    for (int i = 0; i < 4; i++) {
+      v[i] = __builtin_shufflevector(u[i], u[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+      v[i + 4] = __builtin_shufflevector(u[i], u[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+    return;
+  } else if constexpr (N == 4) {
+    V<S> a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
+    V<S> b = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
+    V<S> c = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
+    V<S> d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
+    v[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5);
+    v[1] = __builtin_shufflevector(a, c, 2, 3, 6, 7);
+    v[2] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+    v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+    return;
+  }
+#endif
+  V<S> t[N];
+  for (int i = 0; i < N; i++)
+    for (int j = 0; j < N; j++) t[i][j] = v[j][i];
+  for (int i = 0; i < N; i++) v[i] = t[i];
+}
+
+// Channels [c0, c0 + d) of pixels [from, to) of row y, times `scale`, to scratch. `dst` holds
+// `size` pixels, the first of them pixel `left`; all that is not read becomes zero.
+template <class E, class S>
+void pack(const Map& map, int b, int c0, int d, int y, int from, int to, int left, int size,
+          int pitch, S scale, S* dst) {
+  constexpr int N = LANES<S>;
+  const E* src = static_cast<const E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
+                 from * map.column;
+  const int n = to - from, head = from - left;
+  for (int c = 0; c < d; c++) {
+    S* r = dst + size_t(c) * pitch;
+    for (int x = 0; x < head; x++) r[x] = 0;
+    for (int x = head + n; x < size; x++) r[x] = 0;
+  }
+  dst += head;
+  if (map.column == 1) {
+    for (int c = 0; c < d; c++) {
+      const E* s = src + c * map.channel;
+      S* r = dst + size_t(c) * pitch;
+      int x = 0;
+      for (; x + N <= n; x += N) store(r + x, widen(s + x) * scale);
+      for (; x < n; x++) r[x] = widen_one(s[x]) * scale;
+    }
+    return;
+  }
+  int whole = 0;  // channels done N at a time
+  if (map.channel == 1) {
+    whole = d / N * N;
+    int x = 0;
+    for (; x + N <= n; x += N)
+      for (int c = 0; c < whole; c += N) {
+        V<S> v[N];
+        for (int j = 0; j < N; j++) v[j] = widen(src + (x + j) * map.column + c) * scale;
+        transpose<S>(v);
+        for (int j = 0; j < N; j++) store(dst + size_t(c + j) * pitch + x, v[j]);
+      }
+    for (; x < n; x++)
+      for (int c = 0; c < whole; c++)
+        dst[size_t(c) * pitch + x] = widen_one(src[x * map.column + c]) * scale;
+  }
+  for (int c = whole; c < d; c++)
+    for (int x = 0; x < n; x++)
+      dst[size_t(c) * pitch + x] = widen_one(src[x * map.column + c * map.channel]) * scale;
+}
+
+// The way back: pixels [from, to) of row y are written from src, which begins at pixel `from`.
+template <class E, class S>
+void unpack(const Map& map, int b, int c0, int d, int y, int from, int to, int pitch, S scale,
+            const S* src) {
+  constexpr int N = LANES<S>;
+  E* dst = static_cast<E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
+           from * map.column;
+  const int n = to - from;
+  if (map.column == 1) {
+    for (int c = 0; c < d; c++) {
+      const S* s = src + size_t(c) * pitch;
+      E* r = dst + c * map.channel;
+      int x = 0;
+      for (; x + N <= n; x += N) narrow(r + x, load(s + x) * scale);
+      for (; x < n; x++) narrow_one(r + x, s[x] * scale);
+    }
+    return;
+  }
+  int whole = 0;
+  if (map.channel == 1) {
+    whole = d / N * N;
+    int x = 0;
+    for (; x + N <= n; x += N)
+      for (int c = 0; c < whole; c += N) {
+        V<S> v[N];
+        for (int j = 0; j < N; j++) v[j] = load(src + size_t(c + j) * pitch + x) * scale;
+        transpose<S>(v);
+        for (int j = 0; j < N; j++) narrow(dst + (x + j) * map.column + c, v[j]);
+      }
+    for (; x < n; x++)
+      for (int c = 0; c < whole; c++)
+        narrow_one(dst + x * map.column + c, src[size_t(c) * pitch + x] * scale);
+  }
+  for (int c = whole; c < d; c++)
+    for (int x = 0; x < n; x++)
+      narrow_one(dst + x * map.column + c * map.channel, src[size_t(c) * pitch + x] * scale);
+}
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade
