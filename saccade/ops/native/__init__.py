@@ -12,7 +12,6 @@ instruction set, `SACCADE_CACHE` moves the cache. `where()` says in one line wha
 """
 
 import ctypes
-import hashlib
 import os
 from functools import cache
 from pathlib import Path
@@ -75,22 +74,14 @@ def find() -> Found:
 
 
 def _installed() -> Found | None:
-    path = Path(__file__).parent / build.NAME
-    if not path.is_file() or _outdated(path):
-        return None
-    library = _load(path)
+    """None also in a checkout whose sources have changed since they were built."""
+    library = _load(Path(__file__).parent / build.NAME)
     return Found(library, "built on install") if library else None
-
-
-def _outdated(path: Path) -> bool:
-    """In a checkout sources may be newer than what an editable install has built."""
-    built = path.stat().st_mtime
-    return any(source.stat().st_mtime > built for source in build.SOURCES.iterdir())
 
 
 def _cached() -> Found:
     """The library in the cache, named by its sources; built now if it is not there."""
-    path = cache_folder() / fingerprint() / build.NAME
+    path = cache_folder() / build.fingerprint() / build.NAME
     why = "built on first use, in the cache"
     if not path.is_file():
         try:
@@ -110,26 +101,18 @@ def cache_folder() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "saccade"
 
 
-def fingerprint() -> str:
-    digest = hashlib.sha256(Path(build.__file__).read_bytes())
-    for source in sorted(build.SOURCES.iterdir()):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
 def _load(path: Path) -> ctypes.CDLL | None:
-    """The library with its signatures declared, or None if it is not one of ours."""
+    """The library with its signatures declared, or None if it is absent, foreign or outdated."""
     from saccade.ops.native.call import CALLS
 
     try:
         library = ctypes.CDLL(str(path))
+        library.saccade_fingerprint.restype = ctypes.c_char_p
+        if library.saccade_fingerprint().decode() != build.fingerprint():
+            return None
         library.saccade_instruction_set.restype = ctypes.c_char_p
         library.saccade_use.argtypes = [ctypes.c_char_p]
         for name, structure in CALLS.items():
-            size = getattr(library, f"saccade_{name}_size")
-            size.restype = ctypes.c_int64
-            if size() != ctypes.sizeof(structure):
-                return None
             for direction in ("forward", "backward"):
                 function = getattr(library, f"saccade_{name}_{direction}")
                 function.argtypes = [ctypes.POINTER(structure)]

@@ -1,6 +1,7 @@
 """What crosses the border to C++: the structures of src/call.h, field by field, and the call."""
 
 import ctypes
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,15 +25,15 @@ class Map(ctypes.Structure):
         return cls() if t is None else cls(t.data_ptr(), *t.stride())
 
 
-def _ints(names: str) -> list[tuple[str, type]]:
+def _ints(names: str) -> list[tuple[str, Any]]:
     return [(name, ctypes.c_int32) for name in names.split()]
 
 
-def _maps(names: str) -> list[tuple[str, type]]:
+def _maps(names: str) -> list[tuple[str, Any]]:
     return [(name, Map) for name in names.split()]
 
 
-def _pointers(names: str) -> list[tuple[str, type]]:
+def _pointers(names: str) -> list[tuple[str, Any]]:
     return [(name, ctypes.c_void_p) for name in names.split()]
 
 

@@ -16,12 +16,10 @@ namespace {
 const Kernels* best() {
 #ifdef SACCADE_X86
   __builtin_cpu_init();
-#ifdef SACCADE_AVX512
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("fma"))
     return &avx512::table;
-#endif
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
 #endif
   return &generic::table;
@@ -87,8 +85,12 @@ using namespace saccade;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// The size of the structures, so that a stale build is noticed before it is called.
-EXPORT int64_t saccade_sasa_size() { return sizeof(Sasa); }
+// Of the sources this was built from.
+EXPORT const char* saccade_fingerprint() {
+#define TEXT(x) #x
+#define TEXT_OF(x) TEXT(x)
+  return TEXT_OF(SACCADE_FINGERPRINT);
+}
 
 EXPORT const char* saccade_instruction_set() { return kernels().name; }
 
@@ -98,9 +100,7 @@ EXPORT int saccade_use(const char* name) {
       &generic::table,
 #ifdef SACCADE_X86
       &avx2::table,
-#ifdef SACCADE_AVX512
       &avx512::table,
-#endif
 #endif
   };
   const Kernels* top = best();

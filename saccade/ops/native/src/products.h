@@ -64,7 +64,7 @@ INLINE void blocks(int n, F&& f) {
   const int count = (n + BLOCK - 1) / BLOCK;
   for (int i = 0, start = 0; i < count; i++) {
     const int size = n / count + (i < n % count);
-    pick<BLOCK>(size, [&](auto s) { f(start, s); });
+    pick<BLOCK>(size, [&](auto s) INLINED { f(start, s); });
     start += size;
   }
 }
@@ -73,7 +73,7 @@ template <class F>
 INLINE void channel_blocks(int from, int to, F&& f) {
   int c = from;
   for (; c + BLOCK <= to; c += BLOCK) f(c, Int<BLOCK>{});
-  if (c < to) pick<BLOCK>(to - c, [&](auto s) { f(c, s); });
+  if (c < to) pick<BLOCK>(to - c, [&](auto s) INLINED { f(c, s); });
 }
 
 }  // namespace SACCADE_ISA

@@ -17,7 +17,7 @@ struct bfloat16 {
 INLINE V<float> widen(const float* p) { return load(p); }
 INLINE V<double> widen(const double* p) { return load(p); }
 INLINE V<float> widen(const bfloat16* p) {
-  typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
+  typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2)));
   const H h = *reinterpret_cast<const H*>(p);
   return (V<float>)(__builtin_convertvector(h, I<float>) << 16);
 }
@@ -34,7 +34,7 @@ INLINE float widen_one(bfloat16 x) {
 INLINE void narrow(float* p, V<float> v) { store(p, v); }
 INLINE void narrow(double* p, V<double> v) { store(p, v); }
 INLINE void narrow(bfloat16* p, V<float> v) {  // to nearest, ties to even; NaN stays NaN
-  typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2), may_alias));
+  typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2)));
   typedef uint32_t U __attribute__((vector_size(BYTES)));
   const U u = (U)v;
   const U rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
@@ -96,54 +96,69 @@ INLINE void transpose(V<S>* v) {
   for (int i = 0; i < N; i++) v[i] = t[i];
 }
 
-// Channels [c0, c0 + d) of pixels [from, to) of row y, times `scale`, to scratch. `dst` holds
-// `size` pixels, the first of them pixel `left`; all that is not read becomes zero.
+// f(x) for vectors that cover [0, n): the last one overlaps its neighbour rather than the end.
+// False, and nothing done, if there is not even one.
+template <int N, class F>
+INLINE bool overlapping(int n, F&& f) {
+  if (n < N) return false;
+  for (int x = 0; x < n - N; x += N) f(x);
+  f(n - N);
+  return true;
+}
+
+// Ask for `bytes` from p on, to be in cache when they are needed.
+INLINE void fetch(const void* p, size_t bytes) {
+  const char* c = static_cast<const char*>(p);
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(c + i);
+  __builtin_prefetch(c + bytes - 1);
+}
+
+// Channels [c0, c0 + d) of pixels [from, to) of row y, times `scale`, to scratch. A row of `dst`
+// has `pitch` pixels, the first of them pixel `left`; all that is not read becomes zero. At least
+// one vector must fit behind the pixels read. The row `ahead` rows below will be wanted next.
 template <class E, class S>
-void pack(const Map& map, int b, int c0, int d, int y, int from, int to, int left, int size,
-          int pitch, S scale, S* dst) {
+void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left, int pitch,
+          int ahead, S scale, S* dst) {
   constexpr int N = LANES<S>;
   const E* src = static_cast<const E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
                  from * map.column;
   const int n = to - from, head = from - left;
   for (int c = 0; c < d; c++) {
-    S* r = dst + size_t(c) * pitch;
-    for (int x = 0; x < head; x++) r[x] = 0;
-    for (int x = head + n; x < size; x++) r[x] = 0;
+    S* r = dst + ptrdiff_t(c) * pitch;
+    for (int x = 0; x < head; x += N) store(r + x, V<S>{});
+    overlapping<N>(pitch - head - n, [&](int x) INLINED { store(r + head + n + x, V<S>{}); });
+    if (map.column != 1) continue;
+    const E* s = src + c * map.channel;
+    fetch(s + ahead * map.row, n * sizeof(E));
+    r += head;
+    if (!overlapping<N>(n, [&](int x) INLINED { store(r + x, widen(s + x) * scale); }))
+      for (int x = 0; x < n; x++) r[x] = widen_one(s[x]) * scale;
   }
+  if (map.column == 1) return;
   dst += head;
-  if (map.column == 1) {
-    for (int c = 0; c < d; c++) {
-      const E* s = src + c * map.channel;
-      S* r = dst + size_t(c) * pitch;
-      int x = 0;
-      for (; x + N <= n; x += N) store(r + x, widen(s + x) * scale);
-      for (; x < n; x++) r[x] = widen_one(s[x]) * scale;
-    }
-    return;
-  }
   int whole = 0;  // channels done N at a time
-  if (map.channel == 1) {
+  if (map.channel == 1 &&
+      overlapping<N>(n, [&](int x) INLINED {
+        for (int c = 0; c + N <= d; c += N) {
+          V<S> v[N];
+          for (int j = 0; j < N; j++) {
+            const E* s = src + (x + j) * map.column + c;
+            v[j] = widen(s) * scale;
+            __builtin_prefetch(s + ahead * map.row);
+          }
+          transpose<S>(v);
+          for (int j = 0; j < N; j++) store(dst + ptrdiff_t(c + j) * pitch + x, v[j]);
+        }
+      }))
     whole = d / N * N;
-    int x = 0;
-    for (; x + N <= n; x += N)
-      for (int c = 0; c < whole; c += N) {
-        V<S> v[N];
-        for (int j = 0; j < N; j++) v[j] = widen(src + (x + j) * map.column + c) * scale;
-        transpose<S>(v);
-        for (int j = 0; j < N; j++) store(dst + size_t(c + j) * pitch + x, v[j]);
-      }
-    for (; x < n; x++)
-      for (int c = 0; c < whole; c++)
-        dst[size_t(c) * pitch + x] = widen_one(src[x * map.column + c]) * scale;
-  }
   for (int c = whole; c < d; c++)
     for (int x = 0; x < n; x++)
-      dst[size_t(c) * pitch + x] = widen_one(src[x * map.column + c * map.channel]) * scale;
+      dst[ptrdiff_t(c) * pitch + x] = widen_one(src[x * map.column + c * map.channel]) * scale;
 }
 
 // The way back: pixels [from, to) of row y are written from src, which begins at pixel `from`.
 template <class E, class S>
-void unpack(const Map& map, int b, int c0, int d, int y, int from, int to, int pitch, S scale,
+void unpack(const Map map, int b, int c0, int d, int y, int from, int to, int pitch, S scale,
             const S* src) {
   constexpr int N = LANES<S>;
   E* dst = static_cast<E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
@@ -151,32 +166,27 @@ void unpack(const Map& map, int b, int c0, int d, int y, int from, int to, int p
   const int n = to - from;
   if (map.column == 1) {
     for (int c = 0; c < d; c++) {
-      const S* s = src + size_t(c) * pitch;
+      const S* s = src + ptrdiff_t(c) * pitch;
       E* r = dst + c * map.channel;
-      int x = 0;
-      for (; x + N <= n; x += N) narrow(r + x, load(s + x) * scale);
-      for (; x < n; x++) narrow_one(r + x, s[x] * scale);
+      if (!overlapping<N>(n, [&](int x) INLINED { narrow(r + x, load(s + x) * scale); }))
+        for (int x = 0; x < n; x++) narrow_one(r + x, s[x] * scale);
     }
     return;
   }
   int whole = 0;
-  if (map.channel == 1) {
+  if (map.channel == 1 &&
+      overlapping<N>(n, [&](int x) INLINED {
+        for (int c = 0; c + N <= d; c += N) {
+          V<S> v[N];
+          for (int j = 0; j < N; j++) v[j] = load(src + ptrdiff_t(c + j) * pitch + x) * scale;
+          transpose<S>(v);
+          for (int j = 0; j < N; j++) narrow(dst + (x + j) * map.column + c, v[j]);
+        }
+      }))
     whole = d / N * N;
-    int x = 0;
-    for (; x + N <= n; x += N)
-      for (int c = 0; c < whole; c += N) {
-        V<S> v[N];
-        for (int j = 0; j < N; j++) v[j] = load(src + size_t(c + j) * pitch + x) * scale;
-        transpose<S>(v);
-        for (int j = 0; j < N; j++) narrow(dst + (x + j) * map.column + c, v[j]);
-      }
-    for (; x < n; x++)
-      for (int c = 0; c < whole; c++)
-        narrow_one(dst + x * map.column + c, src[size_t(c) * pitch + x] * scale);
-  }
   for (int c = whole; c < d; c++)
     for (int x = 0; x < n; x++)
-      narrow_one(dst + x * map.column + c * map.channel, src[size_t(c) * pitch + x] * scale);
+      narrow_one(dst + x * map.column + c * map.channel, src[ptrdiff_t(c) * pitch + x] * scale);
 }
 
 }  // namespace SACCADE_ISA

@@ -126,9 +126,9 @@ struct SasaTile {
   // q . r splits into a part for the row and one for the column of the window. The column part
   // also carries the border.
   void position_logits(const S* q, int rows, const S* outside) {
-    blocks(K, [&](int b0, auto nb) {
+    blocks(K, [&](int b0, auto nb) INLINED {
       constexpr int NB = decltype(nb)::value;
-      pick<R>(rows, [&](auto ni) {
+      pick<R>(rows, [&](auto ni) INLINED {
         constexpr int NI = decltype(ni)::value;
         V<S> r[NI][NB], c[NI][NB];
         for (int i = 0; i < NI; i++)
@@ -155,14 +155,14 @@ struct SasaTile {
   // to[i][a][b] = sum over channels of q[i] * keys(row a, column + b), plus q . r if Biased.
   template <bool Biased>
   void products(const S* q, S* ring, int channels, int y, int rows, int x0, S* to) {
-    window_rows(y, rows, [&](int t, int r, int lo, int hi) {
+    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
       const bool in = inside(r);
       if (!in && call.mask) return;  // never looked at
       const int n = in ? channels : 0;
       const S* k = n ? in_ring(ring, r) + x0 : q;
-      blocks(K, [&](int b0, auto nb) {
+      blocks(K, [&](int b0, auto nb) INLINED {
         constexpr int NB = decltype(nb)::value;
-        pick<R>(hi - lo + 1, [&](auto ni) {
+        pick<R>(hi - lo + 1, [&](auto ni) INLINED {
           constexpr int NI = decltype(ni)::value;
           V<S> s[NI][NB];
           for (int i = 0; i < NI; i++)
@@ -198,10 +198,10 @@ struct SasaTile {
   // The values of a window, weighted: sum[i][c] over all (a, b) of p[i][a][b] * ring(row, column).
   template <int NC>
   INLINE void gather(const S* p, S* ring, int c, int y, int rows, int x0, V<S> (&sum)[R][NC]) {
-    window_rows(y, rows, [&](int t, int r, int lo, int hi) {
+    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
       if (!inside(r)) return;  // zeros
       const S* v = in_ring(ring, r) + ptrdiff_t(c) * pitch + x0;
-      span<R>(lo, hi, [&](auto Lo, auto Hi) {
+      span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
         mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(p + t * K * N, (K * K - K) * N, N, v,
                                                               pitch, 1, K, sum);
       });
@@ -234,7 +234,7 @@ struct SasaTile {
       }
       scale[i] = S(1) / (l0 + l1);
     }
-    channel_blocks(0, d, [&](int c, auto nc) {
+    channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
       V<S> sum[R][NC] = {};
       gather(logits, values, c, y, rows, x0, sum);
@@ -287,8 +287,8 @@ struct SasaTile {
       }
     }
     if (!own) return;
-    const auto dq = [&](int from, int to, const S* ds, const S* table) {
-      channel_blocks(from, to, [&](int c, auto nc) {
+    const auto dq = [&](int from, int to, const S* ds, const S* table) INLINED {
+      channel_blocks(from, to, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
         V<S> sum[R][NC] = {};
         if (position)
@@ -323,7 +323,7 @@ struct SasaTile {
                      int j) {
     for (int r = from; r < to; r += R) {
       const int n = min(R, to - r), t = r - y + P;
-      channel_blocks(0, d, [&](int c, auto nc) {
+      channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
         V<S> sum[R][NC] = {};
         for (int i = 0; i < rows; i++) {
@@ -331,7 +331,7 @@ struct SasaTile {
           if (lo > hi) continue;
           const S* p = shifted + (ptrdiff_t(i) * K * K + (t - i) * K) * pitch + j;
           const S* v = u + i * row + ptrdiff_t(c) * pitch + j + P;
-          span<R>(lo, hi, [&](auto Lo, auto Hi) {
+          span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
             mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(p, K * pitch, pitch, v, pitch, -1,
                                                                   K, sum);
           });
@@ -393,7 +393,7 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
   tile.prepare(part.head);
   const int P = tile.P, c0 = part.head * c.d, x0 = max(0, tile.left), x1 = min(c.W, part.x1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, c.d, y, from, to, tile.left, plan.pitch, plan.pitch, scale, dst);
+    pack<E>(map, part.b, c0, c.d, y, from, to, tile.left, plan.pitch, R, scale, dst);
   };
   for (int y = part.y0, next = max(0, y - P); y < part.y1; y += R) {
     const int rows = min(R, part.y1 - y);
@@ -432,7 +432,7 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
 
   const int x0 = max(0, tile.left), x1 = min(c.W, q1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, d, y, from, to, tile.left, pitch, pitch, scale, dst);
+    pack<E>(map, part.b, c0, d, y, from, to, tile.left, pitch, R, scale, dst);
   };
   const int first = max(0, part.y0 - P) / R * R, last = min(c.H, part.y1 + P);
   int next = max(0, first - P), done = part.y0;

@@ -6,12 +6,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 #ifndef SACCADE_ISA
 #error "compile kernels.cpp with -DSACCADE_ISA=<generic | avx2 | avx512>"
 #endif
 
 #define INLINE __attribute__((always_inline)) inline
+#define INLINED __attribute__((always_inline))  // for lambdas: registers do not survive a call
 
 namespace saccade {
 namespace SACCADE_ISA {
@@ -32,13 +36,13 @@ template <class S>
 struct Vector;
 template <>
 struct Vector<float> {
-  typedef float V __attribute__((vector_size(BYTES), aligned(4), may_alias));
-  typedef int32_t I __attribute__((vector_size(BYTES), aligned(4), may_alias));
+  typedef float V __attribute__((vector_size(BYTES), aligned(4)));
+  typedef int32_t I __attribute__((vector_size(BYTES), aligned(4)));
 };
 template <>
 struct Vector<double> {
-  typedef double V __attribute__((vector_size(BYTES), aligned(8), may_alias));
-  typedef int64_t I __attribute__((vector_size(BYTES), aligned(8), may_alias));
+  typedef double V __attribute__((vector_size(BYTES), aligned(8)));
+  typedef int64_t I __attribute__((vector_size(BYTES), aligned(8)));
 };
 template <class S>
 using V = typename Vector<S>::V;
@@ -59,10 +63,17 @@ template <class S>
 INLINE V<S> splat(S x) {
   return x - V<S>{};  // exact for -0 too, so that it costs no addition
 }
-// A NaN in `b` is kept; in `a` it is lost.
+// A NaN in `b` is kept; in `a` it is lost. (Left to itself, GCC compares and blends.)
 template <class S>
 INLINE V<S> maximum(V<S> a, V<S> b) {
+#ifdef __AVX2__
+  if constexpr (std::is_same<S, float>::value)
+    return _mm256_max_ps(a, b);
+  else
+    return _mm256_max_pd(a, b);
+#else
   return a > b ? a : b;
+#endif
 }
 template <class S>
 INLINE S sum(V<S> v) {
@@ -136,7 +147,7 @@ INLINE void pick(int n, F&& f) {
 template <int Max, int Lo = 0, class F>
 INLINE void span(int lo, int hi, F&& f) {
   if (lo == Lo) {
-    pick<Max - Lo>(hi - lo + 1, [&](auto n) { f(Int<Lo>{}, Int<Lo + decltype(n)::value - 1>{}); });
+    pick<Max - Lo>(hi - lo + 1, [&](auto n) INLINED { f(Int<Lo>{}, Int<Lo + decltype(n)::value - 1>{}); });
   } else if constexpr (Lo + 1 < Max) {
     span<Max, Lo + 1>(lo, hi, f);
   }
