@@ -45,7 +45,15 @@ class Sasa(ctypes.Structure):
     )  # fmt: skip
 
 
-CALLS = {"sasa": Sasa}
+class Qna(ctypes.Structure):
+    _fields_ = (
+        *_ints("type threads B heads d queries H W Ho Wo window stride padding fold"),
+        *_maps("s v"), *_pointers("bias weight"),
+        *_maps("out gout ds dv"), *_pointers("dbias dweight"),
+    )  # fmt: skip
+
+
+CALLS = {"sasa": Sasa, "qna": Qna}
 
 
 def run(name: str, call: ctypes.Structure) -> None:

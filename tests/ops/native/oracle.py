@@ -28,6 +28,29 @@ def local_attention(q, k, v, row, col, heads, window, border):
     return sum(p[..., j, None].movedim(-1, 2) * x for j, x in enumerate(values)).reshape(B, C, H, W)
 
 
+def aggregate(s, v, rpe, ws, stride, padding, fold):
+    """QnA, offset by offset: a softmax over the window for each query, outside left out."""
+    k = rpe.shape[0]
+    H, W = s.shape[1:3]
+    Ho, Wo = ((n + 2 * padding - k) // stride + 1 for n in (H, W))
+    border = (0, 0, 0, 0, padding, padding, padding, padding)
+    inside = F.pad(torch.ones(H, W, dtype=torch.bool), [padding] * 4)
+    s, v = F.pad(s, border), F.pad(v, border)
+    logits, values = [], []
+    for a in range(k):
+        for b in range(k):
+            rows = slice(a, a + stride * (Ho - 1) + 1, stride)
+            cols = slice(b, b + stride * (Wo - 1) + 1, stride)
+            z = s[:, rows, cols] + rpe[a, b]  # B Ho Wo L h
+            logits.append(z.masked_fill(~inside[rows, cols, None, None], -torch.inf))
+            values.append(v[:, rows, cols])
+    p = torch.stack(logits, -1).softmax(-1)  # B Ho Wo L h kk
+    if ws is not None:
+        p = p * ws.flatten(0, 1).movedim(0, -1)
+    each = torch.einsum("byxlhk,kbyxhd->byxlhd", p, torch.stack(values))
+    return each.sum(3) if fold else each
+
+
 def relative(got, want, least=1e-30) -> float:
     """The largest deviation, in units of the largest entry (but of no less than `least`)."""
     return ((got.double() - want).abs().max() / want.abs().max().clamp_min(least)).item()

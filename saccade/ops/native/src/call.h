@@ -27,4 +27,17 @@ struct Sasa {
   void *drow, *dcol;      // as row and col
 };
 
+// Aggregation over strided windows by L learned queries a head. Channels: l * heads + head of s,
+// head * d + c of v; (l * heads + head) * d + c of out if the queries are kept apart, else as v.
+struct Qna {
+  int32_t type, threads;
+  int32_t B, heads, d, queries, H, W, Ho, Wo, window, stride, padding;
+  int32_t fold;  // 1: the queries are summed
+  Map s, v;
+  const void *bias, *weight;  // window * window x queries * heads, of the accumulating type
+  Map out;                    // forward
+  Map gout, ds, dv;           // backward
+  void *dbias, *dweight;
+};
+
 }  // namespace saccade

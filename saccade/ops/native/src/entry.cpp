@@ -78,6 +78,26 @@ int each_task(const Work& work, int threads, Run run) {
   return failed ? 1 : 0;
 }
 
+template <class Call>
+int forward(const Call& call, const Work& work, void (*run)(const Call&, int, void*)) {
+  return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
+}
+
+// Every task leaves its share of the small parameters' gradient in a place of its own; summed in
+// the order of the tasks, they do not depend on which thread was first.
+template <class Call>
+int backward(const Call& call, const Work& work, void (*run)(const Call&, int, void*, void*),
+             void (*reduce)(const Call&, const void*)) {
+  std::unique_ptr<char, decltype(&free)> partials(
+      static_cast<char*>(malloc(work.partial * work.tasks + 1)), &free);
+  if (!partials) return 1;
+  const int failed = each_task(work, call.threads, [&](int task, void* buffer) {
+    run(call, task, buffer, partials.get() + work.partial * task);
+  });
+  if (!failed && work.partial) reduce(call, partials.get());
+  return failed;
+}
+
 }  // namespace
 }  // namespace saccade
 
@@ -114,22 +134,20 @@ EXPORT int saccade_use(const char* name) {
   return 1;
 }
 
-// 0, or 1 if memory ran out.
+// Forward and backward return 0, or 1 if memory ran out.
 EXPORT int saccade_sasa_forward(const Sasa* call) {
   const Kernels& k = kernels();
-  return each_task(k.sasa_work(*call, false), call->threads,
-                   [&](int task, void* buffer) { k.sasa_forward(*call, task, buffer); });
+  return forward(*call, k.sasa_work(*call, false), k.sasa_forward);
 }
-
 EXPORT int saccade_sasa_backward(const Sasa* call) {
   const Kernels& k = kernels();
-  const Work work = k.sasa_work(*call, true);
-  std::unique_ptr<char, decltype(&free)> partials(
-      static_cast<char*>(malloc(work.partial * work.tasks + 1)), &free);
-  if (!partials) return 1;
-  const int failed = each_task(work, call->threads, [&](int task, void* buffer) {
-    k.sasa_backward(*call, task, buffer, partials.get() + work.partial * task);
-  });
-  if (!failed && work.partial) k.sasa_reduce(*call, partials.get());
-  return failed;
+  return backward(*call, k.sasa_work(*call, true), k.sasa_backward, k.sasa_reduce);
+}
+EXPORT int saccade_qna_forward(const Qna* call) {
+  const Kernels& k = kernels();
+  return forward(*call, k.qna_work(*call, false), k.qna_forward);
+}
+EXPORT int saccade_qna_backward(const Qna* call) {
+  const Kernels& k = kernels();
+  return backward(*call, k.qna_work(*call, true), k.qna_backward, k.qna_reduce);
 }

@@ -1,6 +1,7 @@
 // All kernels for the instruction set named by SACCADE_ISA; built once for each.
 #include "kernels.h"
 
+#include "qna.h"
 #include "sasa.h"
 
 namespace saccade {
@@ -24,14 +25,14 @@ Work sasa_work(const Sasa& c, bool backward) {
   });
 }
 
-void forward(const Sasa& c, int task, void* scratch) {
+void sasa_forward_task(const Sasa& c, int task, void* scratch) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
     sasa_forward<decltype(e), S>(c, sasa_plan<S>(c, false), task, static_cast<S*>(scratch));
   });
 }
 
-void backward(const Sasa& c, int task, void* scratch, void* partial) {
+void sasa_backward_task(const Sasa& c, int task, void* scratch, void* partial) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
     sasa_backward<decltype(e), S>(c, sasa_plan<S>(c, true), task, static_cast<S*>(scratch),
@@ -40,7 +41,7 @@ void backward(const Sasa& c, int task, void* scratch, void* partial) {
 }
 
 // Sums the tasks' shares of drow and dcol, in the order of the tasks and in double precision.
-void reduce(const Sasa& c, const void* partials) {
+void sasa_reduce(const Sasa& c, const void* partials) {
   typed(c.type, [&](auto, auto s) {
     using S = decltype(s);
     const int tasks = sasa_plan<S>(c, true).tasks, size = c.window * (c.d / 2);
@@ -57,12 +58,52 @@ void reduce(const Sasa& c, const void* partials) {
   });
 }
 
+Work qna_work(const Qna& c, bool backward) {
+  return typed(c.type, [&](auto, auto s) {
+    using S = decltype(s);
+    const QnaPlan plan = qna_plan<S>(c, backward);
+    const size_t parameters = size_t(2) * c.window * c.window * c.queries * c.heads;
+    return Work{plan.tasks, plan.scratch * sizeof(S), backward ? parameters * sizeof(S) : 0};
+  });
+}
+
+void qna_forward_task(const Qna& c, int task, void* scratch) {
+  typed(c.type, [&](auto e, auto s) {
+    using S = decltype(s);
+    qna_forward<decltype(e), S>(c, qna_plan<S>(c, false), task, static_cast<S*>(scratch));
+  });
+}
+
+void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
+  typed(c.type, [&](auto e, auto s) {
+    using S = decltype(s);
+    qna_backward<decltype(e), S>(c, qna_plan<S>(c, true), task, static_cast<S*>(scratch),
+                                 static_cast<S*>(partial));
+  });
+}
+
+void qna_reduce(const Qna& c, const void* partials) {
+  typed(c.type, [&](auto, auto s) {
+    using S = decltype(s);
+    const int tasks = qna_plan<S>(c, true).tasks, size = c.window * c.window * c.queries * c.heads;
+    for (int j = 0; j < 2 * size; j++) {
+      double sum = 0;
+      for (int task = 0; task < tasks; task++)
+        sum += static_cast<const S*>(partials)[size_t(task) * 2 * size + j];
+      S* to = static_cast<S*>(j < size ? c.dbias : c.dweight);
+      if (to) to[j % size] = S(sum);
+    }
+  });
+}
+
 }  // namespace
 
 extern const Kernels table = {
 #define NAME(isa) #isa
 #define NAME_OF(isa) NAME(isa)
-    NAME_OF(SACCADE_ISA), sasa_work, forward, backward, reduce,
+    NAME_OF(SACCADE_ISA),
+    sasa_work, sasa_forward_task, sasa_backward_task, sasa_reduce,
+    qna_work,  qna_forward_task,  qna_backward_task,  qna_reduce,
 };
 
 }  // namespace SACCADE_ISA

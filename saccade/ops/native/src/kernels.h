@@ -19,6 +19,10 @@ struct Kernels {
   void (*sasa_forward)(const Sasa&, int task, void* scratch);
   void (*sasa_backward)(const Sasa&, int task, void* scratch, void* partial);
   void (*sasa_reduce)(const Sasa&, const void* partials);
+  Work (*qna_work)(const Qna&, bool backward);
+  void (*qna_forward)(const Qna&, int task, void* scratch);
+  void (*qna_backward)(const Qna&, int task, void* scratch, void* partial);
+  void (*qna_reduce)(const Qna&, const void* partials);
 };
 
 #define SACCADE_DECLARE(isa) \

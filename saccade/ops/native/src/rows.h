@@ -114,19 +114,19 @@ INLINE void fetch(const void* p, size_t bytes) {
 }
 
 // Channels [c0, c0 + d) of pixels [from, to) of row y, times `scale`, to scratch. A row of `dst`
-// has `pitch` pixels, the first of them pixel `left`; all that is not read becomes zero. At least
+// has `width` pixels, the first of them pixel `left`; all that is not read becomes zero. At least
 // one vector must fit behind the pixels read. The row `ahead` rows below will be wanted next.
 template <class E, class S>
-void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left, int pitch,
-          int ahead, S scale, S* dst) {
+void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left, int width,
+          ptrdiff_t pitch, int ahead, S scale, S* dst) {
   constexpr int N = LANES<S>;
   const E* src = static_cast<const E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
                  from * map.column;
   const int n = to - from, head = from - left;
   for (int c = 0; c < d; c++) {
-    S* r = dst + ptrdiff_t(c) * pitch;
+    S* r = dst + c * pitch;
     for (int x = 0; x < head; x += N) store(r + x, V<S>{});
-    overlapping<N>(pitch - head - n, [&](int x) INLINED { store(r + head + n + x, V<S>{}); });
+    overlapping<N>(width - head - n, [&](int x) INLINED { store(r + head + n + x, V<S>{}); });
     if (map.column != 1) continue;
     const E* s = src + c * map.channel;
     fetch(s + ahead * map.row, n * sizeof(E));
@@ -147,26 +147,26 @@ void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left
             __builtin_prefetch(s + ahead * map.row);
           }
           transpose<S>(v);
-          for (int j = 0; j < N; j++) store(dst + ptrdiff_t(c + j) * pitch + x, v[j]);
+          for (int j = 0; j < N; j++) store(dst + (c + j) * pitch + x, v[j]);
         }
       }))
     whole = d / N * N;
   for (int c = whole; c < d; c++)
     for (int x = 0; x < n; x++)
-      dst[ptrdiff_t(c) * pitch + x] = widen_one(src[x * map.column + c * map.channel]) * scale;
+      dst[c * pitch + x] = widen_one(src[x * map.column + c * map.channel]) * scale;
 }
 
 // The way back: pixels [from, to) of row y are written from src, which begins at pixel `from`.
 template <class E, class S>
-void unpack(const Map map, int b, int c0, int d, int y, int from, int to, int pitch, S scale,
-            const S* src) {
+void unpack(const Map map, int b, int c0, int d, int y, int from, int to, ptrdiff_t pitch,
+            S scale, const S* src) {
   constexpr int N = LANES<S>;
   E* dst = static_cast<E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
            from * map.column;
   const int n = to - from;
   if (map.column == 1) {
     for (int c = 0; c < d; c++) {
-      const S* s = src + ptrdiff_t(c) * pitch;
+      const S* s = src + c * pitch;
       E* r = dst + c * map.channel;
       if (!overlapping<N>(n, [&](int x) INLINED { narrow(r + x, load(s + x) * scale); }))
         for (int x = 0; x < n; x++) narrow_one(r + x, s[x] * scale);
@@ -178,7 +178,7 @@ void unpack(const Map map, int b, int c0, int d, int y, int from, int to, int pi
       overlapping<N>(n, [&](int x) INLINED {
         for (int c = 0; c + N <= d; c += N) {
           V<S> v[N];
-          for (int j = 0; j < N; j++) v[j] = load(src + ptrdiff_t(c + j) * pitch + x) * scale;
+          for (int j = 0; j < N; j++) v[j] = load(src + (c + j) * pitch + x) * scale;
           transpose<S>(v);
           for (int j = 0; j < N; j++) narrow(dst + (x + j) * map.column + c, v[j]);
         }
@@ -186,7 +186,7 @@ void unpack(const Map map, int b, int c0, int d, int y, int from, int to, int pi
     whole = d / N * N;
   for (int c = whole; c < d; c++)
     for (int x = 0; x < n; x++)
-      narrow_one(dst + x * map.column + c * map.channel, src[ptrdiff_t(c) * pitch + x] * scale);
+      narrow_one(dst + x * map.column + c * map.channel, src[c * pitch + x] * scale);
 }
 
 }  // namespace SACCADE_ISA

@@ -16,12 +16,10 @@
 #include "call.h"
 #include "products.h"
 #include "rows.h"
+#include "scratch.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
-
-constexpr double LOG2E = 1.4426950408889634, LN2 = 0.6931471805599453;
-constexpr size_t BUDGET = 400 << 10;  // bytes of scratch a task aims at: most of a small L2
 
 struct SasaPlan {
   int strips, strip;  // columns of queries (forward) or keys (backward) a task owns
@@ -29,19 +27,6 @@ struct SasaPlan {
   int pitch;
   size_t scratch;  // in elements
   int tasks;
-};
-
-// What a task needs of scratch; hands out its parts.
-template <class S>
-struct Carver {
-  S* base;
-  size_t used = 0;
-  int skew;  // so that pixel P of each row is aligned
-  S* take(size_t n) {
-    S* p = base ? base + used + skew : nullptr;
-    used += (n + 31) / 16 * 16;
-    return p;
-  }
 };
 
 // The buffers of a task and the steps on one tile of R x LANES queries.
@@ -353,8 +338,7 @@ SasaPlan sasa_plan(const Sasa& c, bool backward) {
   for (plan.strips = 1;; plan.strips++) {
     plan.strip = round_up((c.W + plan.strips - 1) / plan.strips, N);
     const int wide = min(c.W, plan.strip + (backward && plan.strips > 1 ? 2 * P : 0));
-    plan.pitch = round_up(round_up(wide, N) + 2 * P + N, 8);
-    if (plan.pitch % 16 == 0) plan.pitch += 8;  // no power of two between channels
+    plan.pitch = pitch_for(round_up(wide, N) + 2 * P + N);
     plan.scratch = SasaTile<S>(c, wide, plan.pitch).carve(nullptr, backward);
     if (plan.scratch * sizeof(S) <= BUDGET || plan.strip <= N) break;
   }
@@ -393,7 +377,8 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
   tile.prepare(part.head);
   const int P = tile.P, c0 = part.head * c.d, x0 = max(0, tile.left), x1 = min(c.W, part.x1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, c.d, y, from, to, tile.left, plan.pitch, R, scale, dst);
+    pack<E>(map, part.b, c0, c.d, y, from, to, tile.left, plan.pitch, plan.pitch, R,
+            scale, dst);
   };
   for (int y = part.y0, next = max(0, y - P); y < part.y1; y += R) {
     const int rows = min(R, part.y1 - y);
@@ -422,9 +407,6 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
   tile.carve(scratch, true);
   tile.q0 = q0, tile.q1 = q1, tile.left = q0 - P;
   tile.prepare(part.head);
-  const auto zero = [](S* p, size_t n) {
-    for (size_t i = 0; i < n; i++) p[i] = 0;
-  };
   zero(tile.shifted_p, size_t(R) * K * K * pitch);
   if (tile.content) zero(tile.shifted_ds, size_t(R) * K * K * pitch);
   zero(tile.drow_lanes, size_t(tile.half) * K * N);
@@ -432,7 +414,7 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
 
   const int x0 = max(0, tile.left), x1 = min(c.W, q1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, d, y, from, to, tile.left, pitch, R, scale, dst);
+    pack<E>(map, part.b, c0, d, y, from, to, tile.left, pitch, pitch, R, scale, dst);
   };
   const int first = max(0, part.y0 - P) / R * R, last = min(c.H, part.y1 + P);
   int next = max(0, first - P), done = part.y0;

@@ -94,28 +94,17 @@ INLINE V<S> keep(I<S> mask, V<S> v) {
   return (V<S>)((I<S>)v & mask);
 }
 
-// 2^x for x <= 0. Below the smallest normal number the result is exactly 0; NaN stays NaN.
-//
-// x = n + r with n the nearest integer and |r| <= 1/2: adding a large constant leaves n + bias in
-// the low bits of the sum, and a shift makes those bits the exponent of 2^n.
-INLINE V<float> exp2(V<float> x) {
-  x = maximum<float>(splat(-127.0f), x);
-  const V<float> magic = splat(12582912.0f + 127.0f);  // 1.5 * 2^23 + exponent bias
-  V<float> t = x + magic;
-  V<float> r = x - (t - magic);
+// 2^r for |r| <= 1/2.
+INLINE V<float> exp2_fraction(V<float> r) {
   V<float> p = splat(1.326472731e-3f);
   p = p * r + splat(9.671512991e-3f);
   p = p * r + splat(5.5507335812e-2f);
   p = p * r + splat(2.40222424269e-1f);
   p = p * r + splat(6.9314700365e-1f);
-  p = p * r + splat(1.0f);
-  return p * (V<float>)((I<float>)t << 23);
+  return p * r + splat(1.0f);
 }
-INLINE V<double> exp2(V<double> x) {
-  x = maximum<double>(splat(-1023.0), x);
-  const V<double> magic = splat(6755399441055744.0 + 1023.0);  // 1.5 * 2^52 + exponent bias
-  V<double> t = x + magic;
-  V<double> r = (x - (t - magic)) * 0.693147180559945309417;
+INLINE V<double> exp2_fraction(V<double> r) {
+  r *= 0.693147180559945309417;
   V<double> p = splat(1.0 / 6227020800.0);  // Taylor: |r| < 0.35, so 13 terms reach 1e-17
   const double inverse_factorials[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,
                                        1.0 / 362880,    1.0 / 40320,    1.0 / 5040,
@@ -123,7 +112,42 @@ INLINE V<double> exp2(V<double> x) {
                                        1.0 / 6,         1.0 / 2,        1.0,
                                        1.0};
   for (double f : inverse_factorials) p = p * r + splat(f);
-  return p * (V<double>)((I<double>)t << 52);
+  return p;
+}
+
+// 2^x for x <= 0. Below the smallest normal number the result is exactly 0; NaN stays NaN.
+//
+// x = n + r with n the nearest integer: adding a large constant leaves n + bias in the low bits of
+// the sum, and a shift makes those bits the exponent of 2^n.
+INLINE V<float> exp2(V<float> x) {
+  x = maximum<float>(splat(-127.0f), x);
+  const V<float> magic = splat(12582912.0f + 127.0f);  // 1.5 * 2^23 + exponent bias
+  const V<float> t = x + magic;
+  return exp2_fraction(x - (t - magic)) * (V<float>)((I<float>)t << 23);
+}
+INLINE V<double> exp2(V<double> x) {
+  x = maximum<double>(splat(-1023.0), x);
+  const V<double> magic = splat(6755399441055744.0 + 1023.0);  // 1.5 * 2^52 + exponent bias
+  const V<double> t = x + magic;
+  return exp2_fraction(x - (t - magic)) * (V<double>)((I<double>)t << 52);
+}
+
+// e^x / 2^m for an integer m. The reduction x = n ln 2 + r does not involve m, so that another m
+// changes no bit of the mantissa; it is exact to the last bits for |x| < 2^14. NaN stays NaN; what
+// is below the smallest normal number is 0. x must not be above m ln 2 by more than 88 (709).
+INLINE V<float> exp_over(V<float> x, float m) {
+  const V<float> magic = splat(12582912.0f);
+  const V<float> n = (x * float(1.4426950408889634) + magic) - magic;
+  const V<float> r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  const V<float> e = maximum<float>(splat(-127.0f), n - m) + (12582912.0f + 127.0f);
+  return exp2_fraction(r * float(1.4426950408889634)) * (V<float>)((I<float>)e << 23);
+}
+INLINE V<double> exp_over(V<double> x, double m) {
+  const V<double> magic = splat(6755399441055744.0);
+  const V<double> n = (x * 1.4426950408889634 + magic) - magic;
+  const V<double> r = (x - n * 0.693145751953125) + n * -1.42860682030941723212e-6;
+  const V<double> e = maximum<double>(splat(-1023.0), n - m) + (6755399441055744.0 + 1023.0);
+  return exp2_fraction(r * 1.4426950408889634) * (V<double>)((I<double>)e << 52);
 }
 
 // -- choosing code at compile time by a number known at run time ------------------------------
