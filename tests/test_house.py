@@ -61,14 +61,18 @@ def test_imports_go_one_way(path):
 
 
 def test_tests_mirror_the_source():
-    """A file has its test at the same place; `sasa_tiles.py` may be tested with `sasa.py`."""
+    """A file has its test at the same place; its word or its folder may stand for it.
+
+    So `sasa_tiles.py` may be tested with `sasa.py`, and `native/build.py` in `test_native.py`.
+    """
     tests = {p.relative_to(ROOT / "tests") for p in (ROOT / "tests").rglob("test_*.py")}
     used = {Path(f"test_{name}.py") for name in ("house", "readme")}
     for path in FILES:
         if path.name in ("__init__.py", "version.py"):
             continue
         here = path.relative_to(SOURCE)
-        mirrors = {here.with_name(f"test_{n}.py") for n in (path.stem, path.stem.split("_")[0])}
+        stems = path.stem, path.stem.split("_")[0], path.parent.name
+        mirrors = {here.with_name(f"test_{stem}.py") for stem in stems}
         assert mirrors & tests, f"{here} has no test"
         used |= mirrors
     assert tests - used == set(), "tests of no source file"

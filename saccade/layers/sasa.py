@@ -27,7 +27,7 @@ class StandAloneAttention(nn.Module):
     position  "relative", "absolute" (sinusoids added to the input) or "none" (Table 5)
     shared    one table of relative positions for all heads, or one for each
     scale     divide the logits by sqrt(d), which the paper does not
-    form      how it is computed, never what: "unfolded", "tiled" or the best at hand ("auto")
+    form      how it is computed, never what: one of `ops.FORMS`, or the best at hand ("auto")
     """
 
     printed = "unfolded"  # the form that counts of multiplications refer to

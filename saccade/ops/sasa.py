@@ -8,10 +8,11 @@ There is no 1/sqrt(d) in the equation. Where the window leaves the map, border="
 pixels in the softmax with key and value zero (logit q . r, as zero padding does) and
 border="mask" leaves them out.
 
-Three forms compute it. `unfolded` reads like the equation and copies all windows: k^2 times the
+Four forms compute it. `unfolded` reads like the equation and copies all windows: k^2 times the
 memory of its input. `tiled` (saccade.ops.sasa_tiles) goes through small matrix products, part by
 part: fast, lean, and one operator to a compiler. `shifted` slides the map under itself and consists
-of few plain operators that hold for every size, which is what an exported graph needs.
+of few plain operators that hold for every size, which is what an exported graph needs. `native`
+(saccade.ops.native) is the C++ kernel, far the fastest on CPU, where it could be built.
 """
 
 import functools
@@ -22,11 +23,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from saccade.ops.native import available
+from saccade.ops.native.sasa import local_attention as fused
+from saccade.ops.native.sasa import supports
 from saccade.ops.precision import no_autocast, wide
 from saccade.ops.sasa_tiles import tiled
 
 BORDERS = ("zero", "mask")
-FORMS = ("auto", "unfolded", "tiled", "shifted")
+FORMS = ("auto", "unfolded", "tiled", "shifted", "native")
 
 
 def local_attention(
@@ -47,9 +51,22 @@ def local_attention(
     """
     _check(q, row, col, heads, window, border, form)
     if form == "auto":
-        form = "shifted" if torch.compiler.is_exporting() else "tiled"
-    attend = {"unfolded": unfolded, "tiled": tiled, "shifted": shifted}[form]
-    return attend(q, k, v, row, col, heads, window, border)
+        form = _best(q, k, v, row, heads, window)
+    forms = {"unfolded": unfolded, "tiled": tiled, "shifted": shifted, "native": fused}
+    return forms[form](q, k, v, row, col, heads, window, border)
+
+
+def _best(
+    q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None, heads: int, window: int
+) -> str:
+    """The fastest form that this call, this machine and this compiler can take."""
+    if torch.compiler.is_exporting():
+        return "shifted"
+    alike = all(t is None or t.dtype == q.dtype for t in (k, v))
+    something = k is not None or row is not None
+    if alike and something and supports(q, heads, window) and available():
+        return "native"
+    return "tiled"
 
 
 def unfolded(

@@ -1,0 +1,94 @@
+"""Compile the kernels: plain C++17, no headers but the system's, one object per instruction set.
+
+Standard library only, and nothing of the package: the package's own build (setup.py) runs this file
+before the package, or torch, can be imported.
+"""
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "src"
+NAME = "kernels.dylib" if sys.platform == "darwin" else "kernels.so"
+
+# -mtune=generic: tuned for the very machine, GCC's vector code loses 15-20%. No -ffast-math: it
+# would switch the whole process to flush-to-zero and make NaN unreliable.
+COMMON = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"]
+GCC = ["-fno-tree-loop-distribute-patterns"]  # a few zeros are stored faster than memset is called
+INSTRUCTION_SETS = {
+    "generic": [],
+    "avx2": ["-mavx2", "-mfma", "-mtune=generic"],
+    "avx512": [
+        "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma",
+        "-mtune=generic", "-mprefer-vector-width=256",
+    ],
+}  # fmt: skip
+
+
+class NoCompilerError(RuntimeError):
+    """There is nothing to build with, or it fails; the message says which."""
+
+
+def compiler() -> list[str]:
+    """The C++ compiler as a command: $CXX, else what the system calls c++, g++ or clang++."""
+    for command in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
+        words = shlex.split(command)
+        if shutil.which(words[0]):
+            return words
+    raise NoCompilerError("no C++ compiler found (looked for $CXX, c++, g++, clang++)")
+
+
+def fingerprint() -> str:
+    """Names the sources; the library carries it, so that a stale build is never called."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def compile_to(target: Path) -> None:
+    """Build the shared library at `target`, atomically: a reader sees a whole file or none."""
+    cxx = compiler()
+    common = COMMON if "clang" in _run([*cxx, "--version"]) else COMMON + GCC
+    x86 = platform.machine().lower() in ("x86_64", "amd64")
+    sets = list(INSTRUCTION_SETS) if x86 else ["generic"]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
+        jobs = {
+            f"{name}.o": ["kernels.cpp", f"-DSACCADE_ISA={name}", *INSTRUCTION_SETS[name]]
+            for name in sets
+        }
+        jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_FINGERPRINT={fingerprint()}"]
+        jobs["entry.o"] += ["-DSACCADE_X86"] if x86 else []
+
+        def compile_one(item: tuple[str, list[str]]) -> str:
+            output, (source, *flags) = item
+            path = str(Path(folder) / output)
+            _run([*cxx, *common, *flags, "-c", str(SOURCES / source), "-o", path])
+            return path
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_one, jobs.items()))
+        linked = Path(folder) / NAME
+        extra = [] if sys.platform == "darwin" else ["-ldl", "-lpthread"]
+        _run([*cxx, "-shared", *objects, "-o", str(linked), *extra])
+        os.replace(linked, target)
+
+
+def _run(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise NoCompilerError(f"{command[0]} does not start: {error}") from None
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
+        reason = (lines or done.stderr.splitlines() or ["no message"])[0]
+        raise NoCompilerError(f"{command[0]} failed: {reason.strip()}")
+    return done.stdout

@@ -1,0 +1,72 @@
+"""What crosses the border to C++: the structures of src/call.h, field by field, and the call."""
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saccade.ops.precision import wide
+
+TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float64: 2}
+
+
+class Map(ctypes.Structure):
+    """A tensor of four axes, batch, channel, row, column, wherever they lie in memory."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("batch", ctypes.c_int64), ("channel", ctypes.c_int64),
+        ("row", ctypes.c_int64), ("column", ctypes.c_int64),
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, t: Tensor | None) -> "Map":
+        return cls() if t is None else cls(t.data_ptr(), *t.stride())
+
+
+def _ints(names: str) -> list[tuple[str, Any]]:
+    return [(name, ctypes.c_int32) for name in names.split()]
+
+
+def _maps(names: str) -> list[tuple[str, Any]]:
+    return [(name, Map) for name in names.split()]
+
+
+def _pointers(names: str) -> list[tuple[str, Any]]:
+    return [(name, ctypes.c_void_p) for name in names.split()]
+
+
+class Sasa(ctypes.Structure):
+    _fields_ = (
+        *_ints("type threads B heads d H W window mask tables"),
+        *_maps("q k v"), *_pointers("row col"),
+        *_maps("out gout dq dk dv"), *_pointers("drow dcol"),
+    )  # fmt: skip
+
+
+class Qna(ctypes.Structure):
+    _fields_ = (
+        *_ints("type threads B heads d queries H W Ho Wo window stride padding fold"),
+        *_maps("s v"), *_pointers("bias weight"),
+        *_maps("out gout ds dv"), *_pointers("dbias dweight"),
+    )  # fmt: skip
+
+
+CALLS = {"sasa": Sasa, "qna": Qna}
+
+
+def run(name: str, call: ctypes.Structure) -> None:
+    from saccade.ops.native import library
+
+    if getattr(library(), name)(ctypes.byref(call)):
+        raise MemoryError(f"{name}: no memory for the kernels' scratch")
+
+
+def table(t: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Small parameters go in whole and wide: contiguous, of the type that sums are kept in."""
+    return None if t is None else t.detach().to(wide(dtype)).contiguous()
+
+
+def pointer(t: Tensor | None) -> int | None:
+    return None if t is None else t.data_ptr()

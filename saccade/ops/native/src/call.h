@@ -1,0 +1,43 @@
+// What crosses the border between Python and the kernels. Mirrored by the ctypes structures of
+// native/sasa.py and native/qna.py: keep the order of the fields.
+#pragma once
+#include <cstdint>
+
+namespace saccade {
+
+enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT64 = 2 };
+
+// Four axes (batch, channel, row, column) in any order in memory; strides in elements.
+// For an absent tensor, data is null.
+struct Map {
+  void* data;
+  int64_t batch, channel, row, column;
+};
+
+// Local attention of every pixel over the window x window pixels around it.
+struct Sasa {
+  int32_t type, threads;
+  int32_t B, heads, d, H, W, window;
+  int32_t mask;    // 1: pixels outside are left out; 0: they count with k = v = 0
+  int32_t tables;  // how many row/column tables there are: 1 (shared) or heads
+  Map q, k, v;
+  const void *row, *col;  // tables x window x d/2, contiguous, of the accumulating type
+  Map out;                // forward
+  Map gout, dq, dk, dv;   // backward
+  void *drow, *dcol;      // as row and col
+};
+
+// Aggregation over strided windows by L learned queries a head. Channels: l * heads + head of s,
+// head * d + c of v; (l * heads + head) * d + c of out if the queries are kept apart, else as v.
+struct Qna {
+  int32_t type, threads;
+  int32_t B, heads, d, queries, H, W, Ho, Wo, window, stride, padding;
+  int32_t fold;  // 1: the queries are summed
+  Map s, v;
+  const void *bias, *weight;  // window * window x queries * heads, of the accumulating type
+  Map out;                    // forward
+  Map gout, ds, dv;           // backward
+  void *dbias, *dweight;
+};
+
+}  // namespace saccade

@@ -1,0 +1,153 @@
+// The C interface: picks the instruction set, spreads tasks over threads. Built for any machine.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+
+namespace saccade {
+namespace {
+
+const Kernels* best() {
+#ifdef SACCADE_X86
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("fma"))
+    return &avx512::table;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
+#endif
+  return &generic::table;
+}
+
+std::atomic<const Kernels*> chosen{nullptr};
+
+const Kernels& kernels() {
+  const Kernels* k = chosen.load(std::memory_order_acquire);
+  if (!k) chosen.store(k = best(), std::memory_order_release);
+  return *k;
+}
+
+// Scratch of one thread, kept for the next call; a megabyte or so.
+void* scratch(size_t bytes) {
+  struct Buffer {
+    void* data = nullptr;
+    size_t size = 0;
+    ~Buffer() { free(data); }
+  };
+  thread_local Buffer buffer;
+  if (buffer.size < bytes) {
+    free(buffer.data);
+    buffer.size = (bytes + 4095) / 4096 * 4096;
+    buffer.data = aligned_alloc(4096, buffer.size);
+    if (!buffer.data) buffer.size = 0;
+  }
+  return buffer.data;
+}
+
+// Runs job() on `threads` threads, the calling one among them. If the process already has an OpenMP
+// pool (torch brings one), that pool is used, so that cores are never claimed twice.
+template <class Job>
+void on_threads(int threads, Job& job) {
+  if (threads <= 1) return job();
+  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
+  static const Parallel parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
+  if (parallel)
+    return parallel([](void* j) { (*static_cast<Job*>(j))(); }, &job, unsigned(threads), 0);
+  std::vector<std::thread> others;
+  for (int i = 1; i < threads; i++) others.emplace_back([&] { job(); });
+  job();
+  for (auto& t : others) t.join();
+}
+
+template <class Run>
+int each_task(const Work& work, int threads, Run run) {
+  std::atomic<int> next{0};
+  std::atomic<bool> failed{false};
+  auto job = [&] {
+    void* buffer = scratch(work.scratch);
+    if (!buffer) failed = true;
+    for (int task; !failed && (task = next++) < work.tasks;) run(task, buffer);
+  };
+  on_threads(threads < work.tasks ? threads : work.tasks, job);
+  return failed ? 1 : 0;
+}
+
+template <class Call>
+int forward(const Call& call, const Work& work, void (*run)(const Call&, int, void*)) {
+  return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
+}
+
+// Every task leaves its share of the small parameters' gradient in a place of its own; summed in
+// the order of the tasks, they do not depend on which thread was first.
+template <class Call>
+int backward(const Call& call, const Work& work, void (*run)(const Call&, int, void*, void*),
+             void (*reduce)(const Call&, const void*)) {
+  std::unique_ptr<char, decltype(&free)> partials(
+      static_cast<char*>(malloc(work.partial * work.tasks + 1)), &free);
+  if (!partials) return 1;
+  const int failed = each_task(work, call.threads, [&](int task, void* buffer) {
+    run(call, task, buffer, partials.get() + work.partial * task);
+  });
+  if (!failed && work.partial) reduce(call, partials.get());
+  return failed;
+}
+
+}  // namespace
+}  // namespace saccade
+
+using namespace saccade;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Of the sources this was built from.
+EXPORT const char* saccade_fingerprint() {
+#define TEXT(x) #x
+#define TEXT_OF(x) TEXT(x)
+  return TEXT_OF(SACCADE_FINGERPRINT);
+}
+
+EXPORT const char* saccade_instruction_set() { return kernels().name; }
+
+// Forces an instruction set ("" for the best one). 0 if the machine has it.
+EXPORT int saccade_use(const char* name) {
+  const Kernels* known[] = {
+      &generic::table,
+#ifdef SACCADE_X86
+      &avx2::table,
+      &avx512::table,
+#endif
+  };
+  const Kernels* top = best();
+  for (const Kernels* k : known) {
+    if (!*name || !strcmp(k->name, name)) {
+      chosen = *name ? k : top;
+      return 0;
+    }
+    if (k == top) break;
+  }
+  return 1;
+}
+
+// Forward and backward return 0, or 1 if memory ran out.
+EXPORT int saccade_sasa_forward(const Sasa* call) {
+  const Kernels& k = kernels();
+  return forward(*call, k.sasa_work(*call, false), k.sasa_forward);
+}
+EXPORT int saccade_sasa_backward(const Sasa* call) {
+  const Kernels& k = kernels();
+  return backward(*call, k.sasa_work(*call, true), k.sasa_backward, k.sasa_reduce);
+}
+EXPORT int saccade_qna_forward(const Qna* call) {
+  const Kernels& k = kernels();
+  return forward(*call, k.qna_work(*call, false), k.qna_forward);
+}
+EXPORT int saccade_qna_backward(const Qna* call) {
+  const Kernels& k = kernels();
+  return backward(*call, k.qna_work(*call, true), k.qna_backward, k.qna_reduce);
+}

@@ -1,0 +1,110 @@
+// All kernels for the instruction set named by SACCADE_ISA; built once for each.
+#include "kernels.h"
+
+#include "qna.h"
+#include "sasa.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+namespace {
+
+// f(E, S): the stored and the accumulating type.
+template <class F>
+INLINE auto typed(int32_t type, F&& f) {
+  if (type == BFLOAT16) return f(bfloat16{}, float{});
+  if (type == FLOAT64) return f(double{}, double{});
+  return f(float{}, float{});
+}
+
+Work sasa_work(const Sasa& c, bool backward) {
+  return typed(c.type, [&](auto, auto s) {
+    using S = decltype(s);
+    const SasaPlan plan = sasa_plan<S>(c, backward);
+    const size_t partial = backward && c.row ? size_t(2) * c.window * (c.d / 2) * sizeof(S) : 0;
+    return Work{plan.tasks, plan.scratch * sizeof(S), partial};
+  });
+}
+
+void sasa_forward_task(const Sasa& c, int task, void* scratch) {
+  typed(c.type, [&](auto e, auto s) {
+    using S = decltype(s);
+    sasa_forward<decltype(e), S>(c, sasa_plan<S>(c, false), task, static_cast<S*>(scratch));
+  });
+}
+
+void sasa_backward_task(const Sasa& c, int task, void* scratch, void* partial) {
+  typed(c.type, [&](auto e, auto s) {
+    using S = decltype(s);
+    sasa_backward<decltype(e), S>(c, sasa_plan<S>(c, true), task, static_cast<S*>(scratch),
+                                  static_cast<S*>(partial));
+  });
+}
+
+// Sums the tasks' shares of drow and dcol, in the order of the tasks and in double precision.
+void sasa_reduce(const Sasa& c, const void* partials) {
+  typed(c.type, [&](auto, auto s) {
+    using S = decltype(s);
+    const int tasks = sasa_plan<S>(c, true).tasks, size = c.window * (c.d / 2);
+    const int per_head = tasks / (c.B * c.heads);
+    for (int table = 0; table < c.tables; table++)
+      for (int j = 0; j < 2 * size; j++) {
+        double sum = 0;
+        for (int task = 0; task < tasks; task++)
+          if (c.tables == 1 || task / per_head % c.heads == table)
+            sum += static_cast<const S*>(partials)[size_t(task) * 2 * size + j];
+        S* to = static_cast<S*>(j < size ? c.drow : c.dcol);
+        to[table * size + j % size] = S(sum);
+      }
+  });
+}
+
+Work qna_work(const Qna& c, bool backward) {
+  return typed(c.type, [&](auto, auto s) {
+    using S = decltype(s);
+    const QnaPlan plan = qna_plan<S>(c, backward);
+    const size_t parameters = size_t(2) * c.window * c.window * c.queries * c.heads;
+    return Work{plan.tasks, plan.scratch * sizeof(S), backward ? parameters * sizeof(S) : 0};
+  });
+}
+
+void qna_forward_task(const Qna& c, int task, void* scratch) {
+  typed(c.type, [&](auto e, auto s) {
+    using S = decltype(s);
+    qna_forward<decltype(e), S>(c, qna_plan<S>(c, false), task, static_cast<S*>(scratch));
+  });
+}
+
+void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
+  typed(c.type, [&](auto e, auto s) {
+    using S = decltype(s);
+    qna_backward<decltype(e), S>(c, qna_plan<S>(c, true), task, static_cast<S*>(scratch),
+                                 static_cast<S*>(partial));
+  });
+}
+
+void qna_reduce(const Qna& c, const void* partials) {
+  typed(c.type, [&](auto, auto s) {
+    using S = decltype(s);
+    const int tasks = qna_plan<S>(c, true).tasks, size = c.window * c.window * c.queries * c.heads;
+    for (int j = 0; j < 2 * size; j++) {
+      double sum = 0;
+      for (int task = 0; task < tasks; task++)
+        sum += static_cast<const S*>(partials)[size_t(task) * 2 * size + j];
+      S* to = static_cast<S*>(j < size ? c.dbias : c.dweight);
+      if (to) to[j % size] = S(sum);
+    }
+  });
+}
+
+}  // namespace
+
+extern const Kernels table = {
+#define NAME(isa) #isa
+#define NAME_OF(isa) NAME(isa)
+    NAME_OF(SACCADE_ISA),
+    sasa_work, sasa_forward_task, sasa_backward_task, sasa_reduce,
+    qna_work,  qna_forward_task,  qna_backward_task,  qna_reduce,
+};
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade

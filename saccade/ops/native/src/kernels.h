@@ -1,0 +1,37 @@
+// The kernels of one instruction set, as seen by entry.cpp.
+#pragma once
+#include <cstddef>
+
+#include "call.h"
+
+namespace saccade {
+
+// A call is cut into tasks that may run in any order on any thread. `scratch` is in bytes, for one
+// task; each task of a backward also writes `partial` bytes of gradient of the small parameters.
+struct Work {
+  int tasks;
+  size_t scratch, partial;
+};
+
+struct Kernels {
+  const char* name;
+  Work (*sasa_work)(const Sasa&, bool backward);
+  void (*sasa_forward)(const Sasa&, int task, void* scratch);
+  void (*sasa_backward)(const Sasa&, int task, void* scratch, void* partial);
+  void (*sasa_reduce)(const Sasa&, const void* partials);
+  Work (*qna_work)(const Qna&, bool backward);
+  void (*qna_forward)(const Qna&, int task, void* scratch);
+  void (*qna_backward)(const Qna&, int task, void* scratch, void* partial);
+  void (*qna_reduce)(const Qna&, const void* partials);
+};
+
+#define SACCADE_DECLARE(isa) \
+  namespace isa {            \
+  extern const Kernels table; \
+  }
+
+SACCADE_DECLARE(generic)
+SACCADE_DECLARE(avx2)
+SACCADE_DECLARE(avx512)
+
+}  // namespace saccade

@@ -1,0 +1,80 @@
+// The two inner loops of every window operator here, on planar rows (see rows.h).
+//
+// Lanes are neighbouring pixels, so no product is ever summed across a vector. Both loops hold a
+// tile of R x BLOCK sums in registers and reload nothing but its two edges: R + BLOCK loads for
+// R * BLOCK multiply-adds. R * BLOCK + R + 1 registers must exist.
+//
+//     dot   sum[i][b] += q[i][c] * k[c][x + b]      over channels c: pixels against their window
+//     mix   sum[i][c] += p[i][b] * v[c][x + b]      over offsets b:  the window, weighted
+#pragma once
+#include "vec.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+constexpr int R = 3;
+constexpr int BLOCK = REGISTERS == 32 ? 8 : 4;
+static_assert(R * BLOCK + R + 1 <= REGISTERS, "the tile of sums must stay in registers");
+
+struct Pixels {  // one value per lane
+  template <class S>
+  static INLINE V<S> at(const S* p) {
+    return load(p);
+  }
+};
+struct Constant {  // one value for all lanes
+  template <class S>
+  static INLINE V<S> at(const S* p) {
+    return splat(*p);
+  }
+};
+
+template <class K, int NI, int NB, class S>
+INLINE void dot(const S* q, ptrdiff_t q_row, ptrdiff_t q_channel, const S* k, ptrdiff_t k_channel,
+                int channels, V<S> (&sum)[NI][NB]) {
+#pragma GCC unroll 1
+  for (int c = 0; c < channels; c++, q += q_channel, k += k_channel) {
+    V<S> qs[NI];
+    for (int i = 0; i < NI; i++) qs[i] = load(q + i * q_row);
+    for (int b = 0; b < NB; b++) {
+      const V<S> kb = K::at(k + b);
+      for (int i = 0; i < NI; i++) sum[i][b] += qs[i] * kb;
+    }
+  }
+}
+
+template <class X, int LO, int HI, int NC, class S>
+INLINE void mix(const S* p, ptrdiff_t p_row, ptrdiff_t p_offset, const S* v, ptrdiff_t v_channel,
+                ptrdiff_t v_offset, int offsets, V<S> (&sum)[R][NC]) {
+  p += LO * p_row;
+#pragma GCC unroll 1
+  for (int b = 0; b < offsets; b++, p += p_offset, v += v_offset) {
+    V<S> ps[HI - LO + 1];
+    for (int i = LO; i <= HI; i++) ps[i - LO] = load(p + (i - LO) * p_row);
+    for (int c = 0; c < NC; c++) {
+      const V<S> vc = X::at(v + c * v_channel);
+      for (int i = LO; i <= HI; i++) sum[i][c] += ps[i - LO] * vc;
+    }
+  }
+}
+
+// Cut [0, n) into equal blocks of at most BLOCK, and f(start, Int<size>) for each.
+template <class F>
+INLINE void blocks(int n, F&& f) {
+  const int count = (n + BLOCK - 1) / BLOCK;
+  for (int i = 0, start = 0; i < count; i++) {
+    const int size = n / count + (i < n % count);
+    pick<BLOCK>(size, [&](auto s) INLINED { f(start, s); });
+    start += size;
+  }
+}
+// Cut channels [from, to) into full blocks and one rest.
+template <class F>
+INLINE void channel_blocks(int from, int to, F&& f) {
+  int c = from;
+  for (; c + BLOCK <= to; c += BLOCK) f(c, Int<BLOCK>{});
+  if (c < to) pick<BLOCK>(to - c, [&](auto s) INLINED { f(c, s); });
+}
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade

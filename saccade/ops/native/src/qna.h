@@ -1,0 +1,549 @@
+// QnA's aggregation forward and backward, a group of heads of one image at a time.
+//
+//     p(l, ab) = softmax over the window of s(l, ab) + bias(l, ab)
+//     out      = sum over ab of  w(ab) v(ab),     w(ab) = sum over l of p(l, ab) weight(l, ab)
+//
+// The L queries are folded into one weight per offset before a value is read, so that the work on
+// values does not grow with L. Every score is exponentiated once, relative to one integer m per
+// task, head and query; since m only scales by a power of two, results do not depend on it. Where a
+// window lies so far below m that it would vanish, its own maximum is used instead (`exact`).
+//
+// Rows are planar as in SASA; with stride S, column x is at place x / S of plane x % S, so that the
+// outputs of a vector find their inputs side by side.
+#pragma once
+#include <cmath>
+
+#include "call.h"
+#include "products.h"
+#include "rows.h"
+#include "scratch.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+struct QnaPlan {
+  int groups, group;  // heads
+  int strips, strip;  // output columns
+  int bands, band;    // output rows, a multiple of R
+  int pitch;
+  size_t scratch;
+  int tasks;
+};
+
+// A part of the outputs, and of the inputs whose gradient goes with it: those that begin where the
+// first window of this part begins, and end where the first window of the next part begins.
+struct QnaPart {
+  int b, head, heads, y0, y1, x0, x1;
+  int r0, r1, c0, c1;  // rows and columns of inputs
+  QnaPart(const Qna& c, const QnaPlan& plan, int task) {
+    x0 = task % plan.strips * plan.strip;
+    x1 = min(c.Wo, x0 + plan.strip);
+    task /= plan.strips;
+    y0 = task % plan.bands * plan.band;
+    y1 = min(c.Ho, y0 + plan.band);
+    task /= plan.bands;
+    head = task % plan.groups * plan.group;
+    heads = min(plan.group, c.heads - head);
+    b = task / plan.groups;
+    r0 = y0 ? max(0, c.stride * y0 - c.padding) : 0;
+    r1 = y1 < c.Ho ? max(0, c.stride * y1 - c.padding) : c.H;
+    c0 = x0 ? max(0, c.stride * x0 - c.padding) : 0;
+    c1 = x1 < c.Wo ? max(0, c.stride * x1 - c.padding) : c.W;
+  }
+};
+
+template <class S>
+struct QnaTile {
+  static constexpr int N = LANES<S>;
+  const Qna& call;
+  int d, L, H, W, K, KK, stride, padding, reach, groups;  // reach: outputs before that see an input
+  int heads, q0, q1, pitch, ring;
+  ptrdiff_t plane;         // one channel of one row: `stride` planes of `pitch`
+  ptrdiff_t row_v, row_s;  // one row of all channels of the group: values, scores
+  bool weighted;
+
+  S *values, *scores, *powers;  // rings; powers are e^score / 2^m
+  S *bias, *power_bias, *weight, *highest;  // by channel of s: K K each; m
+  S *p, *w;                     // L x R K K N; R K K N
+  S* outs;                      // R rows of every group of queries
+  // backward
+  S *gouts, *dw;                // R rows; R K K N
+  S *shifted_w, *shifted_ds;    // R K K pitch; L times as much
+  S *dvalues, *dscores;         // rings
+  S *dbias_lanes, *dweight_lanes;  // by channel of s: K K N
+
+  QnaTile(const Qna& c, int heads_, int wide, int pitch_)
+      : call(c), d(c.d), L(c.queries), H(c.H), W(c.W), K(c.window), KK(c.window * c.window),
+        stride(c.stride), padding(c.padding), reach((c.window - 1) / c.stride),
+        groups(c.fold ? 1 : c.queries), heads(heads_), q0(0), q1(wide), pitch(pitch_),
+        ring(c.stride * (R - 1) + max(c.window, c.stride)), plane(ptrdiff_t(c.stride) * pitch_),
+        row_v(plane * heads_ * c.d), row_s(plane * heads_ * c.queries), weighted(c.weight) {}
+
+  size_t carve(S* base, bool backward) {
+    Carver<S> from{base, 0, 0};
+    const size_t tile = size_t(R) * KK * N, channels = size_t(L) * heads;
+    values = from.take(ring * row_v);
+    scores = from.take(ring * row_s);
+    powers = from.take(ring * row_s);
+    bias = from.take(channels * KK);
+    power_bias = from.take(channels * KK);
+    weight = from.take(channels * KK);
+    highest = from.take(channels);
+    p = from.take(L * tile);
+    w = from.take(tile);
+    if (!backward) {
+      outs = from.take(size_t(R) * groups * heads * d * pitch);
+      return from.used;
+    }
+    gouts = from.take(size_t(R) * groups * heads * d * pitch);
+    dw = from.take(tile);
+    shifted_w = from.take(size_t(R) * KK * pitch);
+    shifted_ds = from.take(size_t(L) * R * KK * pitch);
+    dvalues = from.take(ring * row_v);
+    dscores = from.take(ring * row_s);
+    dbias_lanes = from.take(channels * KK * N);
+    dweight_lanes = from.take(channels * KK * N);
+    return from.used;
+  }
+
+  S* in_ring(S* rows, ptrdiff_t row, int y) const { return rows + (y % ring) * row; }
+  int top(int y) const { return stride * y - padding; }  // first input row of output row y
+  // The first column of plane f, and its places [from, to) inside [c0, c1).
+  int column(int f) const { return stride * q0 - padding + f; }
+  void places(int f, int c0, int c1, int& from, int& to) const {
+    const auto first = [&](int c) { return c <= column(f) ? 0 : (c - column(f) + stride - 1) / stride; };
+    from = first(c0);
+    to = max(from, first(c1));
+  }
+  template <class E>
+  Map of_plane(Map map, int f) const {
+    map.data = static_cast<E*>(map.data) + column(f) * map.column;
+    map.column *= stride;
+    return map;
+  }
+
+  // Parameters by channel, and m: the highest score of each channel among all that this task reads.
+  template <class E>
+  void prepare(const QnaPart& part, int y0, int y1) {
+    const int all = call.queries * call.heads;
+    const S *b = static_cast<const S*>(call.bias), *m = static_cast<const S*>(call.weight);
+    for (int l = 0; l < L; l++)
+      for (int h = 0; h < heads; h++) {
+        const int from = l * call.heads + part.head + h, to = l * heads + h;
+        S top = b[from];
+        for (int j = 1; j < KK; j++) top = b[j * all + from] > top ? b[j * all + from] : top;
+        for (int j = 0; j < KK; j++) {
+          bias[to * KK + j] = b[j * all + from] - top;
+          power_bias[to * KK + j] = std::exp(bias[to * KK + j]);
+          weight[to * KK + j] = m ? m[j * all + from] : S(1);
+        }
+        highest[to] = S(-1e30);
+      }
+    const int c0 = max(0, column(0)), c1 = min(W, top(q1 - 1) + K);
+    for (int y = max(0, top(y0)); y < min(H, top(y1 - 1) + K); y++)
+      for (int l = 0; l < L; l++) {
+        const E* s = static_cast<const E*>(call.s.data) + part.b * call.s.batch + y * call.s.row +
+                     (l * call.heads + part.head) * call.s.channel;
+        S* t = highest + l * heads;
+        for (int x = c0; x < c1; x++)
+          for (int h = 0; h < heads; h++) {
+            const S v = widen_one(s[x * call.s.column + h * call.s.channel]);
+            t[h] = v > t[h] ? v : t[h];  // NaN is no maximum
+          }
+      }
+    for (int c = 0; c < L * heads; c++) highest[c] = std::ceil(highest[c] * S(LOG2E));
+    zero(powers, ring * row_s);
+  }
+
+  // Row y of the inputs enters the rings.
+  template <class E>
+  void enter(const QnaPart& part, int y) {
+    S *v = in_ring(values, row_v, y), *s = in_ring(scores, row_s, y),
+      *e = in_ring(powers, row_s, y);
+    for (int f = 0; f < stride; f++) {
+      int from, to;
+      places(f, 0, W, from, to);
+      to = min(to, pitch - N);  // columns that no window sees
+      if (to <= from) {
+        for (int c = 0; c < heads * d; c++) zero(v + c * plane + f * pitch, pitch);
+        continue;
+      }
+      const int ahead = stride * R;
+      pack<E>(of_plane<E>(call.v, f), part.b, part.head * d, heads * d, y, from, to, 0, pitch,
+              plane, ahead, S(1), v + f * pitch);
+      for (int l = 0; l < L; l++)
+        pack<E>(of_plane<E>(call.s, f), part.b, l * call.heads + part.head, heads, y, from, to, 0,
+                pitch, plane, ahead, S(1), s + l * heads * plane + f * pitch);
+      for (int c = 0; c < L * heads; c++) {
+        const S *sc = s + c * plane + f * pitch + from, m = highest[c];
+        S* ec = e + c * plane + f * pitch + from;
+        if (!overlapping<N>(to - from, [&](int x) INLINED { store(ec + x, exp_over(load(sc + x), m)); })) {
+          const V<S> v = exp_over(load(sc), m);
+          for (int x = 0; x < to - from; x++) ec[x] = v[x];
+        }
+      }
+    }
+  }
+
+  // f(t, image row, lo, hi): row t of the tile's inputs is row a = t - stride * i of output row i.
+  template <class F>
+  INLINE void window_rows(int y, int rows, F&& f) const {
+    for (int t = 0; t < stride * (rows - 1) + K; t++) {
+      const int r = top(y) + t, lo = max(0, t - K + stride) / stride, hi = min(t / stride, rows - 1);
+      if (r >= 0 && r < H && lo <= hi) f(t, r, lo, hi);
+    }
+  }
+  // Of the K * K entries of a window of output row y: those in rows of the image.
+  void in_image(int y, int& from, int& to) const {
+    from = max(0, -top(y)) * K;
+    to = min(K, H - top(y)) * K;
+  }
+
+  // p of one query for R x N outputs.
+  void softmax(int l, int head, int y, int rows, int x0) {
+    const int c = l * heads + head;
+    const S* b = power_bias + c * KK;
+    S* to = p + size_t(l) * R * KK * N;
+    V<S> sum[R] = {};
+    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
+      const S* e = in_ring(powers, row_s, r) + c * plane + x0;
+      span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
+        for (int f = 0; f < stride; f++)
+          for (int j = f, x = 0; j < K; j += stride, x++) {
+            const V<S> ex = load(e + f * pitch + x);
+            for (int i = decltype(Lo)::value; i <= decltype(Hi)::value; i++)
+              sum[i] += ex * splat(b[(t - stride * i) * K + j]);
+          }
+      });
+    });
+    V<S> scale[R];
+    for (int i = 0; i < R; i++) scale[i] = S(1) / sum[i];
+    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
+      const S* e = in_ring(powers, row_s, r) + c * plane + x0;
+      span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
+        for (int f = 0; f < stride; f++)
+          for (int j = f, x = 0; j < K; j += stride, x++) {
+            const V<S> ex = load(e + f * pitch + x);
+            for (int i = decltype(Lo)::value; i <= decltype(Hi)::value; i++) {
+              const int ab = (t - stride * i) * K + j;
+              store(to + (ptrdiff_t(i) * KK + ab) * N, ex * splat(b[ab]) * scale[i]);
+            }
+          }
+      });
+    });
+    const S least = std::is_same<S, float>::value ? S(0x1p-60) : S(0x1p-500);
+    const bool wild = !(highest[c] < S(1 << 20) && highest[c] > S(-(1 << 20)));
+    for (int i = 0; i < rows; i++) {
+      const I<S> fine = (I<S>)(sum[i] >= splat(least));
+      for (int n = 0; n < N && x0 + n < q1 - q0; n++)
+        if (wild || !fine[n]) exact(c, y + i, x0 + n, to + size_t(i) * KK * N + n);
+    }
+  }
+
+  // One window by its own maximum. Rare, and slow.
+  void exact(int c, int y, int x, S* to) const {
+    const auto each = [&](auto f) {
+      for (int a = 0; a < K; a++)
+        for (int b = 0; b < K; b++) {
+          const int r = top(y) + a, col = stride * (q0 + x) - padding + b;
+          if (r < 0 || r >= H || col < 0 || col >= W) continue;
+          f(a * K + b,
+            in_ring(scores, row_s, r)[c * plane + b % stride * pitch + x + b / stride]);
+        }
+    };
+    S high = S(-1) / S(0), high_sum = high, total = 0;
+    for (int j = 0; j < KK; j++) to[j * N] = 0;
+    each([&](int, S s) { high = s > high ? s : high; });
+    each([&](int j, S s) {  // near scores are subtracted exactly, however large
+      const S z = to[j * N] = (s - high) + bias[c * KK + j];
+      high_sum = z > high_sum ? z : high_sum;
+    });
+    each([&](int j, S) { total += to[j * N] = std::exp(to[j * N] - high_sum); });
+    each([&](int j, S) { to[j * N] /= total; });
+  }
+
+  // w of the queries [l0, l1), from their p; entries outside rows of the image are not looked at.
+  const S* fold(int l0, int l1, int head, int y, int rows) {
+    const S* from = p + size_t(l0) * R * KK * N;
+    if (l1 - l0 == 1 && !weighted) return from;
+    for (int i = 0; i < rows; i++) {
+      int j0, j1;
+      in_image(y + i, j0, j1);
+      for (int j = j0; j < j1; j++) {
+        V<S> sum{};
+        for (int l = l0; l < l1; l++)
+          sum += load(from + (size_t((l - l0) * R + i) * KK + j) * N) *
+                 splat(weight[(l * heads + head) * KK + j]);
+        store(w + (size_t(i) * KK + j) * N, sum);
+      }
+    }
+    return w;
+  }
+
+  void forward(int head, int y, int rows, int x0) {
+    for (int l = 0; l < L; l++) softmax(l, head, y, rows, x0);
+    for (int g = 0; g < groups; g++) {
+      const S* weights = call.fold ? fold(0, L, head, y, rows) : fold(g, g + 1, head, y, rows);
+      channel_blocks(0, d, [&](int c, auto nc) INLINED {
+        constexpr int NC = decltype(nc)::value;
+        V<S> sum[R][NC] = {};
+        window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
+          const S* v = in_ring(values, row_v, r) + (head * d + c) * plane + x0;
+          span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
+            for (int f = 0; f < min(stride, K); f++)
+              mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(
+                  weights + (t * K + f) * N, (KK - stride * K) * N, stride * N, v + f * pitch, plane,
+                  1, (K - f + stride - 1) / stride, sum);
+          });
+        });
+        for (int i = 0; i < rows; i++)
+          for (int j = 0; j < NC; j++)
+            store(outs + ((ptrdiff_t(i) * groups + g) * heads * d + head * d + c + j) * pitch + x0,
+                  sum[i][j]);
+      });
+    }
+  }
+
+  // Group g of queries at R x N outputs: leaves w and ds at the place of the inputs, and adds to the
+  // parameters' gradient the part of the outputs in `own`.
+  void backward_outputs(int g, int head, int y, int rows, int x0, bool own, I<S> own_lanes) {
+    const int l0 = call.fold ? 0 : g, l1 = call.fold ? L : g + 1;
+    for (int l = l0; l < l1; l++) softmax(l, head, y, rows, x0);
+    const S* weights = fold(l0, l1, head, y, rows);
+    const ptrdiff_t row_g = ptrdiff_t(groups) * heads * d * pitch;
+    const S* gs = gouts + (ptrdiff_t(g) * heads + head) * d * pitch + reach + x0;
+    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
+      const S* v = in_ring(values, row_v, r) + ptrdiff_t(head) * d * plane + x0;
+      for (int f = 0; f < min(stride, K); f++)
+        blocks((K - f + stride - 1) / stride, [&](int b0, auto nb) INLINED {
+          constexpr int NB = decltype(nb)::value;
+          pick<R>(hi - lo + 1, [&](auto ni) INLINED {
+            constexpr int NI = decltype(ni)::value;
+            V<S> sum[NI][NB] = {};
+            dot<Pixels>(gs + lo * row_g, row_g, pitch, v + f * pitch + b0, plane, d, sum);
+            for (int i = 0; i < NI; i++)
+              for (int b = 0; b < NB; b++)
+                store(dw + (ptrdiff_t(lo + i) * KK + (t - stride * (lo + i)) * K + f +
+                            stride * (b0 + b)) * N, sum[i][b]);
+          });
+        });
+    });
+    const I<S> alive = lanes<S>(0, q1 - q0 - x0);
+    for (int i = 0; i < rows; i++) {
+      int j0, j1;
+      in_image(y + i, j0, j1);
+      const S* t = dw + size_t(i) * KK * N;
+      for (int a = j0 / K; a < j1 / K; a++)
+        for (int b = 0; b < K; b++) {
+          const ptrdiff_t j = ptrdiff_t(i) * KK + a * K + b;
+          store(shifted_w + j * pitch + x0 + b / stride, keep<S>(alive, load(weights + j * N)));
+        }
+      for (int l = l0; l < l1; l++) {
+        const S *pl = p + size_t(l * R + i) * KK * N, *m = weight + (l * heads + head) * KK;
+        S* sums = dbias_lanes + size_t(l * heads + head) * KK * N;
+        S* dm = dweight_lanes + size_t(l * heads + head) * KK * N;
+        S* to = shifted_ds + size_t(l * R + i) * KK * pitch + x0;
+        V<S> mean{};
+        for (int j = j0; j < j1; j++) mean += load(pl + j * N) * load(t + j * N) * splat(m[j]);
+        for (int a = j0 / K, j = j0; a < j1 / K; a++)
+          for (int b = 0; b < K; b++, j++) {
+            const V<S> pt = load(pl + j * N), tt = load(t + j * N);
+            const V<S> ds = keep<S>(alive, pt * (tt * splat(m[j]) - mean));
+            store(to + ptrdiff_t(j) * pitch + b / stride, ds);
+            if (!own) continue;
+            store(sums + j * N, load(sums + j * N) + keep<S>(own_lanes, ds));
+            if (weighted) store(dm + j * N, load(dm + j * N) + keep<S>(own_lanes, pt * tt));
+          }
+      }
+    }
+  }
+
+  // Input rows [r0, r1) gather from the output rows of this tile, at N places from x of plane f.
+  void backward_inputs(int g, int head, int y, int rows, int r0, int r1, int f, int x) {
+    const ptrdiff_t row_g = ptrdiff_t(groups) * heads * d * pitch;
+    const S* gs = gouts + (ptrdiff_t(g) * heads + head) * d * pitch + reach + x;
+    const int offsets = (K - f + stride - 1) / stride;
+    for (int r = r0; r < r1; r += R) {
+      const int n = min(R, r1 - r);
+      // Output row i sees input row r as its row a0(i); its rows [lo, hi] are among these n.
+      const auto seen = [&](int i, int& a0, int& lo, int& hi) INLINED {
+        a0 = r - top(y + i);
+        lo = max(0, -a0);
+        hi = min(n - 1, K - 1 - a0);
+        return lo <= hi;
+      };
+      channel_blocks(0, d, [&](int c, auto nc) INLINED {
+        constexpr int NC = decltype(nc)::value;
+        V<S> sum[R][NC] = {};
+        for (int i = 0; i < rows; i++) {
+          int a0, lo, hi;
+          if (!seen(i, a0, lo, hi)) continue;
+          span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
+            mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(
+                shifted_w + (ptrdiff_t(i) * KK + a0 * K + f) * pitch + x, ptrdiff_t(K) * pitch,
+                ptrdiff_t(stride) * pitch, gs + i * row_g + ptrdiff_t(c) * pitch, pitch, -1, offsets,
+                sum);
+          });
+        }
+        for (int k = 0; k < n; k++) {
+          S* at = in_ring(dvalues, row_v, r + k) + (head * d + c) * plane + f * pitch + x;
+          for (int j = 0; j < NC; j++) store(at + j * plane, load(at + j * plane) + sum[k][j]);
+        }
+      });
+      const int l0 = call.fold ? 0 : g, l1 = call.fold ? L : g + 1;
+      for (int l = l0; l < l1; l++)
+        for (int k = 0; k < n; k++) {
+          V<S> sum{};
+          for (int i = 0; i < rows; i++) {
+            int a0, lo, hi;
+            if (!seen(i, a0, lo, hi) || k < lo || k > hi) continue;
+            const S* ds = shifted_ds + (ptrdiff_t(l * R + i) * KK + (a0 + k) * K + f) * pitch + x;
+            for (int b = 0; b < offsets; b++) sum += load(ds + ptrdiff_t(b) * stride * pitch);
+          }
+          S* at = in_ring(dscores, row_s, r + k) + (l * heads + head) * plane + f * pitch + x;
+          store(at, load(at) + sum);
+        }
+    }
+  }
+};
+
+template <class S>
+QnaPlan qna_plan(const Qna& c, bool backward) {
+  constexpr int N = LANES<S>;
+  const int reach = (c.window - 1) / c.stride;
+  QnaPlan plan;
+  const auto fits = [&] {
+    const int halo = backward && plan.strips > 1 ? reach : 0;
+    const int wide = min(c.Wo, plan.strip) + halo;
+    const int all = (c.W - 1 + c.padding) / c.stride + 1;  // places a last strip may answer for
+    const int rest = all - (plan.strips - 1) * plan.strip + halo;
+    plan.pitch = pitch_for(max(round_up(wide, N) + reach, rest) + 2 * N);
+    plan.scratch = QnaTile<S>(c, plan.group, wide, plan.pitch).carve(nullptr, backward);
+    return plan.scratch * sizeof(S) <= BUDGET;
+  };
+  // First fewer heads at a time, as long as they fill cache lines; then narrower strips.
+  const int least = max(1, 64 / int(sizeof(S)) / c.d);
+  plan.group = c.heads, plan.strips = 1, plan.strip = round_up(c.Wo, N);
+  while (!fits() && plan.group > least) plan.group = (plan.group + 1) / 2;
+  while (!fits() && plan.strip > 2 * N) {
+    plan.strip -= N;
+    plan.strips = (c.Wo + plan.strip - 1) / plan.strip;
+  }
+  plan.groups = (c.heads + plan.group - 1) / plan.group;
+  const int wanted = 32 / max(1, c.B * plan.groups * plan.strips);
+  plan.bands = max(1, min(wanted, c.Ho / round_up(max(2 * R, (backward ? 4 : 1) * reach), R)));
+  plan.band = round_up((c.Ho + plan.bands - 1) / plan.bands, R);
+  plan.bands = (c.Ho + plan.band - 1) / plan.band;
+  plan.tasks = c.B * plan.groups * plan.bands * plan.strips;
+  return plan;
+}
+
+template <class E, class S>
+void qna_forward(const Qna& c, const QnaPlan& plan, int task, S* scratch) {
+  const QnaPart part(c, plan, task);
+  QnaTile<S> tile(c, part.heads, part.x1 - part.x0, plan.pitch);
+  tile.carve(scratch, false);
+  tile.q0 = part.x0, tile.q1 = part.x1;
+  tile.template prepare<E>(part, part.y0, part.y1);
+  const int channels = part.heads * c.d;
+  for (int y = part.y0, next = max(0, tile.top(y)); y < part.y1; y += R) {
+    const int rows = min(R, part.y1 - y);
+    next = max(next, tile.top(y));
+    for (; next < min(c.H, tile.top(y + rows - 1) + c.window); next++)
+      tile.template enter<E>(part, next);
+    for (int h = 0; h < part.heads; h++)
+      for (int x = 0; x < part.x1 - part.x0; x += LANES<S>) tile.forward(h, y, rows, x);
+    for (int i = 0; i < rows; i++)
+      for (int g = 0; g < tile.groups; g++)
+        unpack<E>(c.out, part.b, (g * c.heads + part.head) * c.d, channels, y + i, part.x0, part.x1,
+                  plan.pitch, S(1),
+                  tile.outs + (ptrdiff_t(i) * tile.groups + g) * channels * plan.pitch);
+  }
+}
+
+// `partial` receives this task's share of dbias and dweight: 2 x queries * heads x window^2, of
+// which it fills the channels of its heads.
+template <class E, class S>
+void qna_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* partial) {
+  constexpr int N = LANES<S>;
+  const QnaPart part(c, plan, task);
+  const int reach = (c.window - 1) / c.stride, pitch = plan.pitch, channels = part.heads * c.d;
+  const int q0 = max(0, part.x0 - (plan.strips > 1 ? reach : 0));
+  QnaTile<S> tile(c, part.heads, part.x1 - q0, pitch);
+  tile.carve(scratch, true);
+  tile.q0 = q0, tile.q1 = part.x1;
+  const int first = max(0, part.y0 - reach) / R * R;
+  tile.template prepare<E>(part, first, part.y1);
+  const size_t tables = size_t(tile.L) * part.heads * tile.KK;
+  zero(tile.shifted_w, size_t(R) * tile.KK * pitch);
+  zero(tile.shifted_ds, size_t(tile.L) * R * tile.KK * pitch);
+  zero(tile.dbias_lanes, tables * N);
+  zero(tile.dweight_lanes, tables * N);
+
+  const auto clear = [&](int y) {
+    zero(tile.in_ring(tile.dvalues, tile.row_v, y), tile.row_v);
+    zero(tile.in_ring(tile.dscores, tile.row_s, y), tile.row_s);
+  };
+  const auto leave = [&](int y) {
+    for (int f = 0; f < c.stride; f++) {
+      int from, to;
+      tile.places(f, part.c0, part.c1, from, to);
+      if (to <= from) continue;
+      unpack<E>(tile.template of_plane<E>(c.dv, f), part.b, part.head * c.d, channels, y, from, to,
+                tile.plane, S(1), tile.in_ring(tile.dvalues, tile.row_v, y) + f * pitch + from);
+      for (int l = 0; l < tile.L; l++)
+        unpack<E>(tile.template of_plane<E>(c.ds, f), part.b, l * c.heads + part.head, part.heads, y,
+                  from, to, tile.plane, S(1),
+                  tile.in_ring(tile.dscores, tile.row_s, y) + l * part.heads * tile.plane +
+                      f * pitch + from);
+    }
+  };
+  int next = max(0, tile.top(first)), done = part.r0;
+  for (int y = first; y < part.y1; y += R) {
+    const int rows = min(R, c.Ho - y), bottom = tile.top(y + rows - 1) + c.window;
+    for (; next < min(c.H, bottom); next++) {
+      tile.template enter<E>(part, next);
+      clear(next);
+    }
+    for (int i = 0; i < rows; i++)
+      for (int g = 0; g < tile.groups; g++)
+        pack<E>(c.gout, part.b, (g * c.heads + part.head) * c.d, channels, y + i, q0, part.x1,
+                q0 - reach, pitch, pitch, R, S(1),
+                tile.gouts + (ptrdiff_t(i) * tile.groups + g) * channels * pitch);
+    const bool own = y >= part.y0;
+    const int r0 = max(part.r0, tile.top(y)), r1 = min(part.r1, bottom);
+    for (int h = 0; h < part.heads; h++)
+      for (int g = 0; g < tile.groups; g++) {
+        for (int x = 0; x < part.x1 - q0; x += N)
+          tile.backward_outputs(g, h, y, rows, x, own,
+                                lanes<S>(part.x0 - q0 - x, part.x1 - q0 - x));
+        for (int f = 0; f < min(c.stride, c.window); f++) {
+          int from, to;
+          tile.places(f, part.c0, part.c1, from, to);
+          for (int x = from; x < min(to, part.x1 - q0 + reach); x += N)
+            tile.backward_inputs(g, h, y, rows, r0, r1, f, x);
+        }
+      }
+    for (; done < min(part.r1, tile.top(y + rows)); done++) {
+      if (done >= next) clear(done), next = done + 1;
+      leave(done);
+    }
+  }
+  for (; done < part.r1; done++) {
+    if (done >= next) clear(done);
+    leave(done);
+  }
+  zero(partial, size_t(2) * c.queries * c.heads * tile.KK);
+  for (int l = 0; l < tile.L; l++)
+    for (int h = 0; h < part.heads; h++)
+      for (int j = 0; j < tile.KK; j++) {
+        const size_t at = (size_t(l * part.heads + h) * tile.KK + j) * N;
+        const size_t to = size_t(j) * c.queries * c.heads + l * c.heads + part.head + h;
+        partial[to] = sum<S>(load(tile.dbias_lanes + at));
+        partial[size_t(c.queries) * c.heads * tile.KK + to] =
+            sum<S>(load(tile.dweight_lanes + at));
+      }
+}
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade

@@ -1,0 +1,185 @@
+// Vectors of one instruction set, through the compiler's own vector type.
+//
+// This header and everything that includes it is compiled once per instruction set, each time into
+// a namespace of that name, so that no function built for AVX-512 can ever stand in for a plain one.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
+
+#ifndef SACCADE_ISA
+#error "compile kernels.cpp with -DSACCADE_ISA=<generic | avx2 | avx512>"
+#endif
+
+#define INLINE __attribute__((always_inline)) inline
+#define INLINED __attribute__((always_inline))  // for lambdas: registers do not survive a call
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+// Bytes in a vector, and how many vectors the register file holds. AVX-512 brings twice the
+// registers, which pays; its wider vectors do not: maps are narrow, and half a vector is wasted.
+#if defined(__AVX512VL__)
+constexpr int BYTES = 32, REGISTERS = 32;
+#elif defined(__AVX2__)
+constexpr int BYTES = 32, REGISTERS = 16;
+#elif defined(__aarch64__)
+constexpr int BYTES = 16, REGISTERS = 32;
+#else
+constexpr int BYTES = 16, REGISTERS = 16;
+#endif
+
+template <class S>
+struct Vector;
+template <>
+struct Vector<float> {
+  typedef float V __attribute__((vector_size(BYTES), aligned(4)));
+  typedef int32_t I __attribute__((vector_size(BYTES), aligned(4)));
+};
+template <>
+struct Vector<double> {
+  typedef double V __attribute__((vector_size(BYTES), aligned(8)));
+  typedef int64_t I __attribute__((vector_size(BYTES), aligned(8)));
+};
+template <class S>
+using V = typename Vector<S>::V;
+template <class S>
+using I = typename Vector<S>::I;
+template <class S>
+constexpr int LANES = BYTES / int(sizeof(S));
+
+template <class S>
+INLINE V<S> load(const S* p) {
+  return *reinterpret_cast<const V<S>*>(p);
+}
+template <class S>
+INLINE void store(S* p, V<S> v) {
+  *reinterpret_cast<V<S>*>(p) = v;
+}
+template <class S>
+INLINE V<S> splat(S x) {
+  return x - V<S>{};  // exact for -0 too, so that it costs no addition
+}
+// A NaN in `b` is kept; in `a` it is lost. (Left to itself, GCC compares and blends.)
+template <class S>
+INLINE V<S> maximum(V<S> a, V<S> b) {
+#ifdef __AVX2__
+  if constexpr (std::is_same<S, float>::value)
+    return _mm256_max_ps(a, b);
+  else
+    return _mm256_max_pd(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
+template <class S>
+INLINE S sum(V<S> v) {
+  S s = 0;
+  for (int i = 0; i < LANES<S>; i++) s += v[i];
+  return s;
+}
+// Lane l of the result is all ones where from <= l < to.
+template <class S>
+INLINE I<S> lanes(int from, int to) {
+  I<S> m;
+  for (int l = 0; l < LANES<S>; l++) m[l] = l >= from && l < to ? -1 : 0;
+  return m;
+}
+// v where the mask is set, +0 elsewhere, whatever v holds there (0 * NaN would be NaN).
+template <class S>
+INLINE V<S> keep(I<S> mask, V<S> v) {
+  return (V<S>)((I<S>)v & mask);
+}
+
+// 2^r for |r| <= 1/2.
+INLINE V<float> exp2_fraction(V<float> r) {
+  V<float> p = splat(1.326472731e-3f);
+  p = p * r + splat(9.671512991e-3f);
+  p = p * r + splat(5.5507335812e-2f);
+  p = p * r + splat(2.40222424269e-1f);
+  p = p * r + splat(6.9314700365e-1f);
+  return p * r + splat(1.0f);
+}
+INLINE V<double> exp2_fraction(V<double> r) {
+  r *= 0.693147180559945309417;
+  V<double> p = splat(1.0 / 6227020800.0);  // Taylor: |r| < 0.35, so 13 terms reach 1e-17
+  const double inverse_factorials[] = {1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800,
+                                       1.0 / 362880,    1.0 / 40320,    1.0 / 5040,
+                                       1.0 / 720,       1.0 / 120,      1.0 / 24,
+                                       1.0 / 6,         1.0 / 2,        1.0,
+                                       1.0};
+  for (double f : inverse_factorials) p = p * r + splat(f);
+  return p;
+}
+
+// 2^x for x <= 0. Below the smallest normal number the result is exactly 0; NaN stays NaN.
+//
+// x = n + r with n the nearest integer: adding a large constant leaves n + bias in the low bits of
+// the sum, and a shift makes those bits the exponent of 2^n.
+INLINE V<float> exp2(V<float> x) {
+  x = maximum<float>(splat(-127.0f), x);
+  const V<float> magic = splat(12582912.0f + 127.0f);  // 1.5 * 2^23 + exponent bias
+  const V<float> t = x + magic;
+  return exp2_fraction(x - (t - magic)) * (V<float>)((I<float>)t << 23);
+}
+INLINE V<double> exp2(V<double> x) {
+  x = maximum<double>(splat(-1023.0), x);
+  const V<double> magic = splat(6755399441055744.0 + 1023.0);  // 1.5 * 2^52 + exponent bias
+  const V<double> t = x + magic;
+  return exp2_fraction(x - (t - magic)) * (V<double>)((I<double>)t << 52);
+}
+
+// e^x / 2^m for an integer m. The reduction x = n ln 2 + r does not involve m, so that another m
+// changes no bit of the mantissa; it is exact to the last bits for |x| < 2^14. NaN stays NaN; what
+// is below the smallest normal number is 0. x must not be above m ln 2 by more than 88 (709).
+INLINE V<float> exp_over(V<float> x, float m) {
+  const V<float> magic = splat(12582912.0f);
+  const V<float> n = (x * float(1.4426950408889634) + magic) - magic;
+  const V<float> r = (x - n * 0.693359375f) + n * 2.12194440e-4f;  // ln 2 in two parts
+  const V<float> e = maximum<float>(splat(-127.0f), n - m) + (12582912.0f + 127.0f);
+  return exp2_fraction(r * float(1.4426950408889634)) * (V<float>)((I<float>)e << 23);
+}
+INLINE V<double> exp_over(V<double> x, double m) {
+  const V<double> magic = splat(6755399441055744.0);
+  const V<double> n = (x * 1.4426950408889634 + magic) - magic;
+  const V<double> r = (x - n * 0.693145751953125) + n * -1.42860682030941723212e-6;
+  const V<double> e = maximum<double>(splat(-1023.0), n - m) + (6755399441055744.0 + 1023.0);
+  return exp2_fraction(r * 1.4426950408889634) * (V<double>)((I<double>)e << 52);
+}
+
+// -- choosing code at compile time by a number known at run time ------------------------------
+
+template <int n>
+using Int = std::integral_constant<int, n>;
+
+// f(Int<n>) for 1 <= n <= Max.
+template <int Max, class F>
+INLINE void pick(int n, F&& f) {
+  if constexpr (Max > 1) {
+    if (n == Max)
+      f(Int<Max>{});
+    else
+      pick<Max - 1>(n, f);
+  } else {
+    f(Int<1>{});
+  }
+}
+// f(Int<lo>, Int<hi>) for 0 <= lo <= hi < Max; the full span is tried first.
+template <int Max, int Lo = 0, class F>
+INLINE void span(int lo, int hi, F&& f) {
+  if (lo == Lo) {
+    pick<Max - Lo>(hi - lo + 1, [&](auto n) INLINED { f(Int<Lo>{}, Int<Lo + decltype(n)::value - 1>{}); });
+  } else if constexpr (Lo + 1 < Max) {
+    span<Max, Lo + 1>(lo, hi, f);
+  }
+}
+
+INLINE int min(int a, int b) { return a < b ? a : b; }
+INLINE int max(int a, int b) { return a > b ? a : b; }
+INLINE int round_up(int a, int b) { return (a + b - 1) / b * b; }
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade

@@ -1,0 +1,250 @@
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from saccade.ops import native
+from saccade.ops.native.qna import aggregate
+from tests.ops.native import oracle
+from tests.ops.native.oracle import gradients, relative
+
+pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Thousands of tiny operations: on a busy machine, waiting for a second thread takes longer."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def example(B=2, H=9, W=11, heads=2, d=8, L=2, k=3, stride=1, padding=1, fold=True, ws=True,
+            dtype=torch.float32, layout="nhwc", seed=0):  # fmt: skip
+    """s, v, rpe, ws and an upstream gradient."""
+    torch.manual_seed(seed)
+
+    def map_of(H, W, *channels):
+        x = torch.randn(B, H, W, *channels).to(dtype)
+        if layout == "nchw":
+            return x.movedim((1, 2), (-2, -1)).contiguous().movedim((-2, -1), (1, 2))
+        return x.repeat_interleave(2, 2)[:, :, ::2] if layout == "strided" else x
+
+    s, v = map_of(H, W, L, heads), map_of(H, W, heads, d)
+    rpe, scale = (torch.randn(k, k, L, heads).to(dtype) for _ in range(2))
+    Ho, Wo = ((n + 2 * padding - k) // stride + 1 for n in (H, W))
+    g = map_of(Ho, Wo, *(() if fold else (L,)), heads, d)
+    return (s, v, rpe, scale if ws and fold else None), g
+
+
+def compare(tensors, g, stride, padding, fold):
+    dtype = tensors[0].dtype
+    y, dy = gradients(lambda *t: aggregate(*t, stride, padding, fold), tensors, g)
+    exact = [None if t is None else t.double() for t in tensors]
+    want, dwant = gradients(
+        lambda *t: oracle.aggregate(*t, stride, padding, fold), exact, g.double()
+    )
+    assert y.dtype == dtype
+    assert y.is_contiguous()
+    assert relative(y, want) <= TOLERANCE[dtype]
+    # In a window of one pixel some gradients are zero, up to the rounding of the others.
+    least = 0.1 * max(t.abs().max() for t in dwant)
+    for got, expected in zip(dy, dwant, strict=True):
+        assert relative(got, expected, least) <= TOLERANCE[dtype]
+
+
+def draw(seed):
+    r = random.Random(seed)
+    k, stride = r.choice([1, 2, 3, 3, 3, 5, 5, 7, 7, 9]), r.choice([1, 1, 1, 2, 2, 3])
+    padding = r.choice([k // 2, k // 2, r.randrange(k)])
+    least = max(1, k - 2 * padding)
+    return {
+        "B": r.choice([1, 2]), "heads": r.choice([1, 2, 3, 8]), "d": r.choice([1, 4, 5, 8, 16, 20]),
+        "L": r.randint(1, 4), "k": k, "stride": stride, "padding": padding,
+        "H": least + r.randint(0, 14), "W": least + r.choice([r.randint(0, 18), r.randint(16, 40)]),
+        "fold": r.random() < 0.75, "ws": r.random() < 0.7,
+        "dtype": r.choice([torch.float32] * 3 + [torch.bfloat16, torch.bfloat16, torch.float64]),
+        "layout": r.choice(["nhwc", "nhwc", "nchw", "strided"]), "seed": seed,
+    }  # fmt: skip
+
+
+def check(seed):
+    shape = draw(seed)
+    compare(*example(**shape), shape["stride"], shape["padding"], shape["fold"])
+
+
+@pytest.mark.parametrize("chunk", range(10))
+def test_equals_the_equation(chunk):
+    for seed in range(chunk * 20, chunk * 20 + 20):
+        check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(10))
+def test_equals_the_equation_many_times(chunk):
+    for seed in range(1000 + chunk * 80, 1000 + chunk * 80 + 80):
+        check(seed)
+
+
+@pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
+def test_every_instruction_set_of_this_machine(isa):
+    try:
+        native.use(isa)
+    except ValueError:
+        pytest.skip(f"this machine has no {isa}")
+    try:
+        for dtype in TOLERANCE:
+            for stride in (1, 2):
+                tensors, g = example(H=13, W=37, d=20, stride=stride, dtype=dtype)
+                compare(tensors, g, stride, 1, True)
+    finally:
+        native.use()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_strips_bands_and_groups_leave_no_seam(stride):
+    """Wide, long and with many channels: cut along columns, rows and heads."""
+    tensors, g = example(B=1, H=50, W=170, heads=6, d=32, L=1, k=5, padding=2, stride=stride)
+    compare(tensors, g, stride, 2, True)
+
+
+GOLDEN = ["g01_L1_s1_h1_k3", "g02_L2_s1_h4_k3", "g03_L2_s2_h8_k3_down", "g04_L2_s2_h4_k5_odd",
+          "g05_L1_s2_h8_k7_odd", "g06_L2_s1_h8_k7"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden(shared, name):
+    """The official layer between its projections, which are linear."""
+    golden = np.load(shared / "golden" / "qna" / f"layer_{name}.npz")
+    c = json.loads(bytes(golden["config"]).decode())
+    k, L, h = c["k"], c["L"], c["h"]
+    t = {key: torch.from_numpy(golden[key]).double() for key in golden.files if key != "config"}
+    v = (t["x"] @ t["w:to_v/kernel"]).unflatten(-1, (h, -1))
+    # scores in float64: the stored ones are rounded
+    q = t["i:query_norm_scaled"]
+    s = torch.einsum("byxhd,lhd->byxlh", (t["x"] @ t["w:Wk"]).unflatten(-1, (h, -1)), q)
+    assert relative(s.float(), t["i:qk_score"]) < 1e-5
+    rpe = t["w:rpe_bias"].view(k, k, L, h)
+    ws = t["w:attn_scale_weights"].view(k, k, L, h) if "w:attn_scale_weights" in t else None
+    padding = c.get("padding", (k - 1) // 2)
+    y = aggregate(s, v, rpe, ws, c["s"], padding)
+    out = y.flatten(3) @ t["w:to_out/kernel"]
+    assert relative(out, t["out_f64"]) < 1e-6  # the stored queries are rounded to float32
+
+
+@pytest.mark.parametrize("fold", [True, False])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradcheck(stride, fold):
+    tensors, _ = example(B=1, H=4, W=5, d=3, stride=stride, fold=fold, dtype=torch.float64)
+    leaves = [None if t is None else t.requires_grad_() for t in tensors]
+    assert torch.autograd.gradcheck(lambda *t: aggregate(*t, stride, 1, fold), leaves)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_opcheck(fold):
+    tensors, g = example(fold=fold)
+    leaves = [None if t is None else t.requires_grad_() for t in tensors]
+    torch.library.opcheck(torch.ops.saccade.aggregate.default, (*leaves, 1, 1, fold))
+    plain = [None if t is None else t.detach() for t in tensors]
+    torch.library.opcheck(torch.ops.saccade.aggregate_backward.default, (g, *plain, 1, 1, fold))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("which", [0, 1])
+def test_nan_reaches_only_its_window(which, stride):
+    tensors, g = example(H=12, W=21, heads=2, stride=stride)
+    clean, dclean = gradients(lambda *t: aggregate(*t, stride, 1), tensors, g)
+    spoilt = [t.clone() for t in tensors]
+    spoilt[which][0, 6, 18, 1, 0] = torch.nan  # query 1 of head 0, or channel 0 of head 1
+    y, dy = gradients(lambda *t: aggregate(*t, stride, 1), spoilt, g)
+    seen = torch.zeros(2, 12, 21, 2, 8, dtype=torch.bool)
+    seen[0, 5:8, 17:20, which] = True  # on the grid of inputs
+    seen = seen[:, ::stride, ::stride]
+    assert torch.equal(y[~seen], clean[~seen])
+    assert y[seen].isnan().any()
+    near = torch.zeros(2, 12, 21, dtype=torch.bool)
+    near[0, 4:9, 16:21] = True
+    for got, want in zip(dy[:2], dclean[:2], strict=True):
+        assert torch.equal(got[~near], want[~near])
+
+
+def test_threads_and_runs_agree_bit_for_bit():
+    tensors, g = example(B=1, H=50, W=40, heads=4)
+    runs = []
+    for n in (1, 2, 2, 5):
+        torch.set_num_threads(n)
+        y, dy = gradients(lambda *t: aggregate(*t, 1, 1), tensors, g)
+        runs.append([y, *dy])
+    for other in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(runs[0], other, strict=True))
+
+
+@pytest.mark.parametrize("height", [1e4, 1e8])
+def test_extreme_scores_are_exact(height):
+    """A cliff inside the map: windows far below the highest score keep their own softmax."""
+    (s, v, rpe, ws), g = example(H=10, W=20, k=5, padding=2)
+    s[:, :, :10] -= height
+    s[:, 5:] += height
+    compare((s, v, rpe, ws), g, 1, 2, True)
+    y, dy = gradients(lambda *t: aggregate(*t, 1, 2), (s, v, rpe, ws), g)
+    assert all(t.isfinite().all() for t in (y, *dy))
+
+
+def test_denormals_survive_a_call():
+    tensors, _ = example()
+    aggregate(*tensors, 1, 1)
+    assert (torch.full((4,), 1e-40) * 0.5 > 0).all()
+
+
+def test_compiles_whole(untyped):
+    tensors, g = example()
+
+    def f(*t):
+        return aggregate(*t, 1, 1).relu()
+
+    want, dwant = gradients(f, tensors, g)
+    got, dgot = gradients(torch.compile(f, fullgraph=True), tensors, g)
+    assert torch.equal(got, want)
+    assert all(torch.equal(a, b) for a, b in zip(dgot, dwant, strict=True))
+
+
+def test_autocast_computes_in_bfloat16():
+    tensors, _ = example()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = aggregate(*tensors, 1, 1)
+    assert y.dtype == torch.bfloat16
+    assert relative(y, aggregate(*tensors, 1, 1).double()) < 5e-2
+
+
+def test_flops_are_those_of_the_equation():
+    (s, v, rpe, ws), g = example(L=2, k=3)
+    one = 2 * v.numel() * 9 * 2
+    with FlopCounterMode(display=False) as counter:
+        aggregate(s.requires_grad_(), v, rpe, ws, 1, 1).backward(g)
+    assert counter.get_total_flops() == 3 * one
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"stride": 0}, "stride >= 1"),
+    ({"padding": 3}, "padding < k"),
+    ({"fold": False}, "ws weighs a sum"),
+    ({"rpe": torch.zeros(3, 3, 1, 2)}, "rpe and ws must be"),
+    ({"v": torch.zeros(2, 9, 11, 3, 8)}, "must agree"),
+])  # fmt: skip
+def test_refuses_with_the_cure(untyped, change, message):
+    tensors, _ = example()
+    call = dict(zip(("s", "v", "rpe", "ws"), tensors, strict=True))
+    with pytest.raises(ValueError, match=message):
+        aggregate(**call | {"stride": 1, "padding": 1} | change)
+
+
+def test_refuses_a_map_smaller_than_the_window():
+    tensors, _ = example(k=5, padding=2)
+    with pytest.raises(ValueError, match="no window fits"):
+        aggregate(*(t[:, :3, :3] if t.shape[0] == 2 else t for t in tensors), 1, 0)
