@@ -7,14 +7,15 @@ maximum over each block. Values know their place in the block, as the taps of a 
     p(a, b, m) = softmax over m of  (emb_row(a) + emb_col(b)) . nu^m                 (9)
 """
 
+from typing import cast
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.stem import fill
 from saccade.ops.sasa import BORDERS
-from saccade.ops.sasa_block import block_attention
+from saccade.ops.sasa_block import block_attention, cut, join
 
 
 class ConvStem(nn.Module):
@@ -67,28 +68,13 @@ class Mixture(nn.Module):
         """p(a, b, m)."""
         return ((self.row[:, None] + self.col) @ self.nu.mT).softmax(-1)
 
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
-        H, W = x.shape[2:]
-        x, p, s = fill(x, self.side), self.shares(), self.side
+    def forward(self, x: Float[Tensor, "B y x n C"]) -> Float[Tensor, "B y x n D"]:
+        """Of pixels in blocks."""
+        p = self.shares().flatten(0, 1)  # n m
         if self.form == "mixed":
-            maps = F.conv2d(x, self.weight.flatten(0, 1)[:, :, None, None])
-            maps = maps.unflatten(3, (-1, s)).unflatten(2, (-1, s))
-            maps = maps.unflatten(1, self.weight.shape[:2])  # B m D y a x b
-            y = torch.einsum("bmdyixj,ijm->bdyixj", maps, p.to(maps.dtype))
-        else:
-            weight = torch.einsum("ijm,mdc->ijdc", p, self.weight)
-            x = x.unflatten(3, (-1, s)).unflatten(2, (-1, s))  # B C y a x b
-            y = torch.einsum("bcyixj,ijdc->bdyixj", x, weight)
-        return y.flatten(4, 5).flatten(2, 3)[:, :, :H, :W]
-
-
-class Taps(nn.Conv2d):
-    """Values by an s x s convolution of stride 1, on the same grid (Table 7)."""
-
-    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
-        before = (self.kernel_size[0] - 1) // 2
-        after = self.kernel_size[0] - 1 - before
-        return super().forward(F.pad(input, (before, after, before, after)))
+            maps = F.linear(x, self.weight.flatten(0, 1)).unflatten(4, self.weight.shape[:2])
+            return torch.einsum("byxnmd,nm->byxnd", maps, p.to(maps.dtype))
+        return torch.einsum("byxnc,ndc->byxnd", x, torch.einsum("nm,mdc->ndc", p, self.weight))
 
 
 VALUES = ("mixture", "pointwise", "conv")
@@ -134,7 +120,7 @@ class AttentionStem(nn.Module):
         if values == "mixture":
             self.value: nn.Module = Mixture(dim, out, side, mixtures)
         else:
-            self.value = Taps(dim, out, 1 if values == "pointwise" else side, bias=False)
+            self.value = nn.Conv2d(dim, out, side if values == "conv" else 1, bias=False)
         self.row = self.col = None
         if position == "relative":
             shape = (2 * side - 1, out // heads // 2)
@@ -151,10 +137,25 @@ class AttentionStem(nn.Module):
             if table is not None:
                 nn.init.normal_(table, std=(2 * table.shape[1]) ** -0.5)
 
+    def values(
+        self, x: Float[Tensor, "B C H W"], blocks: Float[Tensor, "B y x n C"]
+    ) -> Float[Tensor, "B y x n D"]:
+        if isinstance(self.value, Mixture):
+            return self.value(blocks)
+        reach = cast(nn.Conv2d, self.value).kernel_size[0] - 1
+        around = (reach // 2, reach - reach // 2)
+        return cut(self.value(F.pad(x, around * 2)), self.side)
+
     def attend(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
         """At the image's own resolution."""
-        q, k, v = self.query(x), self.key(x), self.value(x)
-        return block_attention(q, k, v, self.row, self.col, self.heads, self.side, self.border)
+        H, W = x.shape[2:]
+        blocks = cut(x, self.side)
+        q, k = (F.linear(blocks, conv.weight.flatten(1)) for conv in (self.query, self.key))
+        v = self.values(x, blocks)
+        hidden = None
+        if self.border == "mask":
+            hidden = cut(x.new_ones(1, 1, H, W), self.side)[0, ..., 0] == 0
+        return join(block_attention(q, k, v, self.row, self.col, self.heads, hidden), H, W)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         return F.max_pool2d(self.norm(self.attend(x)), self.side, ceil_mode=True)

@@ -2,13 +2,14 @@
 
     y_ij = sum over ab in the block of ij of  softmax_ab(q_ij . k_ab + q_ij . r_{a-i,b-j})  v_ab
 
-As in local attention, r = concat(row, col), now with 2s-1 offsets from -(s-1) to s-1. Blocks that
-reach over the end of the map are filled up: with pixels of key and value zero (border="zero") or
-with pixels that are not seen (border="mask").
+As in local attention, r = concat(row, col), now with 2s-1 offsets from -(s-1) to s-1. Maps come cut
+into blocks: B x (blocks down) x (blocks along) x (pixels of a block, in reading order) x channels.
 """
 
+import math
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,43 +17,54 @@ from saccade.ops.precision import no_autocast, wide
 
 
 def block_attention(
-    q: Float[Tensor, "B C H W"],
-    k: Float[Tensor, "B C H W"],
-    v: Float[Tensor, "B C H W"],
+    q: Float[Tensor, "B y x n C"],
+    k: Float[Tensor, "B y x n C"],
+    v: Float[Tensor, "B y x n C"],
     row: Float[Tensor, "t half"] | None,
     col: Float[Tensor, "t half"] | None,
     heads: int,
-    side: int,
-    border: str = "zero",
-) -> Float[Tensor, "B C H W"]:
-    """Attend within blocks; without `row` and `col` there is no position term."""
-    H, W = q.shape[2:]
+    hidden: Bool[Tensor, "y x n"] | None = None,
+) -> Float[Tensor, "B y x n C"]:
+    """Attend within blocks, but not to `hidden` pixels; without tables, no position term."""
     with no_autocast(q.device):
-        qs, ks, vs = (_blocks(x.to(wide(x.dtype)), heads, side) for x in (q, k, v))
-        s = qs @ ks.mT  # B ny nx h i j
+        qs, ks, vs = (
+            x.to(wide(x.dtype)).unflatten(4, (heads, -1)).transpose(3, 4) for x in (q, k, v)
+        )  # B y x h n d
+        s = qs @ ks.mT  # B y x h n n
         if row is not None and col is not None:
-            r = _between(row, col, side).to(s.dtype)
+            r = _between(row, col).to(s.dtype)
             s = s + torch.einsum("byxhid,ijd->byxhij", qs, r)
-        if border == "mask":
-            inside = _blocks(q.new_ones(1, 1, H, W), 1, side)[..., 0]  # 1 ny nx 1 j
-            s = s.masked_fill(inside[..., None, :] == 0, float("-inf"))
-        y = s.softmax(-1) @ vs  # B ny nx h i d
-    y = y.unflatten(4, (side, side)).permute(0, 3, 6, 1, 4, 2, 5)  # B h d ny i nx j
-    return y.flatten(5, 6).flatten(3, 4).flatten(1, 2)[:, :, :H, :W].to(q.dtype)
+        if hidden is not None:
+            s = s.masked_fill(hidden[:, :, None, None], float("-inf"))
+        y = s.softmax(-1) @ vs
+    return y.transpose(3, 4).flatten(4).to(q.dtype)
 
 
-def _blocks(x: Float[Tensor, "B C H W"], heads: int, side: int) -> Float[Tensor, "B ny nx h s d"]:
-    """Each block's pixels in reading order, zeros over the end."""
+def cut(x: Float[Tensor, "B C H W"], side: int) -> Float[Tensor, "B y x n C"]:
+    """A map in blocks; those that reach over its end are filled up with zeros."""
     H, W = x.shape[2:]
-    x = F.pad(x, (0, -W % side, 0, -H % side)).unflatten(1, (heads, x.shape[1] // heads))
-    x = x.unflatten(4, (-1, side)).unflatten(3, (-1, side))  # B h d ny i nx j
-    return x.permute(0, 3, 5, 1, 4, 6, 2).flatten(4, 5)
+    down, along = (H + side - 1) // side, (W + side - 1) // side  # ONNX rounds negatives up
+    x = F.pad(x, (0, along * side - W, 0, down * side - H)).permute(0, 2, 3, 1)
+    x = x.unflatten(2, (along, side)).unflatten(1, (down, side))  # B y i x j C
+    return x.transpose(2, 3).flatten(3, 4)
 
 
-def _between(
-    row: Float[Tensor, "t half"], col: Float[Tensor, "t half"], side: int
-) -> Float[Tensor, "s s d"]:
-    """r between pixel i (first axis) and pixel j (second axis) of one block."""
+def join(x: Float[Tensor, "B y x n C"], H: int, W: int) -> Float[Tensor, "B C H W"]:
+    """Undo `cut`."""
+    side = math.isqrt(x.shape[3])
+    x = x.unflatten(3, (side, side)).transpose(2, 3)
+    x = x.flatten(3, 4).flatten(1, 2)  # B sy sx C
+    if torch.compiler.is_exporting():  # a slice would ask whether blocks fit, once and for all
+        x = x.index_select(1, torch.arange(H, device=x.device))
+        x = x.index_select(2, torch.arange(W, device=x.device))
+    else:
+        x = x[:, :H, :W]
+    return x.permute(0, 3, 1, 2)
+
+
+def _between(row: Float[Tensor, "t half"], col: Float[Tensor, "t half"]) -> Float[Tensor, "n n d"]:
+    """r between pixel i (first axis) and pixel j (second axis) of a block."""
+    side = (len(row) + 1) // 2
     at = torch.arange(side, device=row.device)
     offset = at - at[:, None] + side - 1  # from one line to another, as an index
     rows = row[offset][:, None, :, None].expand(-1, side, -1, side, -1)

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from saccade.layers.sasa_stem import AttentionStem, ConvStem, Mixture
+from saccade.ops.sasa_block import cut, join
 
 exact = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
 
@@ -91,7 +92,7 @@ def test_equals_plain_loops_at_any_size(H, W, border, values, position, side):
         v = F.conv2d(x, stem.value.weight)
     else:
         v = F.conv2d(F.pad(x, (0, 1, 0, 1)), stem.value.weight)  # "same" for an even side
-    exact(stem.value(x), v)
+    exact(join(stem.values(x, cut(x, side)), H, W), v)
     exact(stem.attend(x), loops(stem, x, v))
     assert stem(x).shape == (2, 8, -(-H // side), -(-W // side))
 
@@ -105,7 +106,7 @@ def test_a_constant_pixel_of_the_fill_does_not_win_the_maximum():
 
 def test_mixing_maps_or_results_is_the_same():
     mixture = Mixture(3, 8, 4).double()
-    x = torch.randn(2, 3, 9, 11, dtype=torch.float64)
+    x = torch.randn(2, 3, 1, 16, 3, dtype=torch.float64)
     merged = mixture(x)
     mixture.form = mixture.printed
     exact(mixture(x), merged)
@@ -145,3 +146,15 @@ def test_bad_input_is_refused_in_a_sentence(options, says):
         AttentionStem(3, **options)
     with pytest.raises(ValueError, match="stride must be 2 or 4, got stride=3"):
         ConvStem(3, stride=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"border": "mask", "values": "conv"}])
+def test_exports_for_every_size(options, untyped):
+    stem = AttentionStem(3, 8, heads=2, **options).eval()
+    size = torch.export.Dim.DYNAMIC
+    shapes = ({0: size, 2: size, 3: size},)
+    with torch.no_grad():
+        program = torch.export.export(stem, (torch.randn(2, 3, 24, 36),), dynamic_shapes=shapes)
+        for shape in [(1, 3, 32, 33), (3, 3, 47, 64)]:
+            x = torch.randn(shape)
+            torch.testing.assert_close(program.module()(x), stem(x), rtol=1e-5, atol=1e-6)

@@ -162,10 +162,11 @@ def test_bad_input_is_refused_in_a_sentence(options, says):
 
 
 @pytest.mark.slow
-def test_onnx_computes_the_same(untyped, tmp_path):
+@pytest.mark.parametrize("options", [{}, {"stem": "attention", "stem_stride": 4}], ids=str)
+def test_onnx_computes_the_same(options, untyped, tmp_path):
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    model = saccade.build("sasa_nano", num_classes=5).eval()
+    model = saccade.build("sasa_nano", num_classes=5, **options).eval()
     size = torch.export.Dim.DYNAMIC
     program = torch.onnx.export(
         model, (torch.randn(2, 3, 80, 80),), dynamo=True, verbose=False,
