@@ -61,6 +61,7 @@ struct QnaTile {
   ptrdiff_t plane;         // one channel of one row: `stride` planes of `pitch`
   ptrdiff_t row_v, row_s;  // one row of all channels of the group: values, scores
   bool weighted;
+  int place[16];  // where in its plane column b of a window lies: b / stride
 
   S *values, *scores, *powers;  // rings; powers are e^score / 2^m
   S *bias, *power_bias, *weighted_bias, *weight, *highest;  // by channel of s: K K each; m
@@ -77,7 +78,9 @@ struct QnaTile {
         stride(c.stride), padding(c.padding), reach((c.window - 1) / c.stride),
         groups(c.fold ? 1 : c.queries), heads(heads_), q0(0), q1(wide), pitch(pitch_),
         ring(c.stride * (R - 1) + max(c.window, c.stride)), plane(ptrdiff_t(c.stride) * pitch_),
-        row_v(plane * heads_ * c.d), row_s(plane * heads_ * c.queries), weighted(c.weight) {}
+        row_v(plane * heads_ * c.d), row_s(plane * heads_ * c.queries), weighted(c.weight) {
+    for (int b = 0; b < K; b++) place[b] = b / stride;
+  }
 
   size_t carve(S* base, bool backward) {
     Carver<S> from{base, 0, 0};
@@ -336,44 +339,51 @@ struct QnaTile {
     }
     const I<S> alive = lanes<S>(0, q1 - q0 - x0);
     pick<R>(rows, [&](auto ni) INLINED {
-      constexpr int NI = decltype(ni)::value;
-      const auto entry = [&](S* base, int l, int i, int j) INLINED {
-        return base + (ptrdiff_t(l * R + i) * KK + j) * N;
-      };
-      for (int j = 0, b = 0; j < KK; j++, b = b + 1 < K ? b + 1 : 0)
-        for (int i = 0; i < NI; i++) {
-          V<S> sum{};
-          for (int l = l0; l < l1; l++) {
-            const V<S> pl = load(entry(p, l, i, j)) * load(scale + (l * R + i) * N);
-            store(entry(p, l, i, j), pl);
-            sum += pl * splat(weight[(l * heads + head) * KK + j]);
-          }
-          store(shifted_w + (ptrdiff_t(i) * KK + j) * pitch + x0 + b / stride, keep<S>(alive, sum));
-        }
-      for (int l = l0; l < l1; l++) {
-        const int c = l * heads + head;
-        const S* m = weight + c * KK;
-        S *db = dbias_lanes + size_t(c) * KK * N, *dm = dweight_lanes + size_t(c) * KK * N;
-        S* to = shifted_ds + size_t(l) * R * KK * pitch + x0;
-        V<S> mean[NI];
-        for (int i = 0; i < NI; i++) mean[i] = V<S>{};
-        for (int j = 0; j < KK; j++)
-          for (int i = 0; i < NI; i++)
-            mean[i] += load(entry(p, l, i, j)) * (load(entry(dw, 0, i, j)) * splat(m[j]));
-        for (int j = 0, b = 0; j < KK; j++, b = b + 1 < K ? b + 1 : 0) {
-          V<S> bias_sum{}, weight_sum{};
-          for (int i = 0; i < NI; i++) {
-            const V<S> pt = load(entry(p, l, i, j)), tt = load(entry(dw, 0, i, j));
-            const V<S> ds = keep<S>(alive, pt * (tt * splat(m[j]) - mean[i]));
-            store(to + (ptrdiff_t(i) * KK + j) * pitch + b / stride, ds);
-            bias_sum += ds;
-            weight_sum += pt * tt;
-          }
-          store(db + j * N, load(db + j * N) + keep<S>(own, bias_sum));
-          if (weighted) store(dm + j * N, load(dm + j * N) + keep<S>(own, weight_sum));
-        }
-      }
+      for (int l = l0; l < l1; l++)
+        gradients<decltype(ni)::value>(l, l == l0, l == l1 - 1, head, x0, alive, own);
     });
+  }
+
+  // From dw: adds query l to w, finds ds, and adds to the parameters' gradient. The complete w and
+  // ds are left at the place of the inputs.
+  template <int NI>
+  void gradients(int l, bool first, bool last, int head, int x0, I<S> alive, I<S> own) {
+    const int c = l * heads + head;
+    const ptrdiff_t rows_apart = ptrdiff_t(KK) * N, shifted_apart = ptrdiff_t(KK) * pitch;
+    const S *m = weight + c * KK, *ps = p + size_t(l) * R * KK * N, *ts = dw;
+    S *ws = w, *to_w = shifted_w + x0, *to_ds = shifted_ds + size_t(l) * R * KK * pitch + x0;
+    S *db = dbias_lanes + size_t(c) * KK * N, *dm = dweight_lanes + size_t(c) * KK * N;
+    V<S> mean[NI], normal[NI];
+    for (int i = 0; i < NI; i++) {
+      mean[i] = V<S>{};
+      normal[i] = load(scale + (l * R + i) * N);
+    }
+    for (int j = 0, b = 0; j < KK; j++, b = b + 1 < K ? b + 1 : 0, to_w += pitch) {
+      const V<S> mj = splat(m[j]);
+      for (int i = 0; i < NI; i++) {
+        V<S> wi = load(ps + i * rows_apart + j * N) * normal[i] * mj;
+        mean[i] += wi * load(ts + i * rows_apart + j * N);
+        if (!first) wi += load(ws + i * rows_apart + j * N);
+        if (last)
+          store(to_w + i * shifted_apart + place[b], keep<S>(alive, wi));
+        else
+          store(ws + i * rows_apart + j * N, wi);
+      }
+    }
+    for (int j = 0, b = 0; j < KK; j++, b = b + 1 < K ? b + 1 : 0, to_ds += pitch) {
+      const V<S> mj = splat(m[j]);
+      V<S> bias_sum{}, weight_sum{};
+      for (int i = 0; i < NI; i++) {
+        const V<S> pj = load(ps + i * rows_apart + j * N) * normal[i];
+        const V<S> tj = load(ts + i * rows_apart + j * N);
+        const V<S> ds = keep<S>(alive, pj * (tj * mj - mean[i]));
+        store(to_ds + i * shifted_apart + place[b], ds);
+        bias_sum += ds;
+        weight_sum += pj * tj;
+      }
+      store(db + j * N, load(db + j * N) + keep<S>(own, bias_sum));
+      if (weighted) store(dm + j * N, load(dm + j * N) + keep<S>(own, weight_sum));
+    }
   }
 
   // Input rows [r0, r1) gather from the output rows of this tile, at N places from x of plane f.
