@@ -15,6 +15,8 @@ from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.native.call import TYPES, Map, Qna, pointer, run, table
 
+WIDEST = 15  # window
+
 
 def aggregate(
     s: Float[Tensor, "B H W L h"],
@@ -32,9 +34,9 @@ def aggregate(
     return torch.ops.saccade.aggregate(s, v, rpe, ws, stride, padding, fold)
 
 
-def supports(v: Tensor) -> bool:
+def supports(v: Tensor, window: int) -> bool:
     """Whether the kernel takes such a call (where it can be called at all)."""
-    return v.dtype in TYPES and v.device.type == "cpu" and v.numel() > 0
+    return v.dtype in TYPES and v.device.type == "cpu" and v.numel() > 0 and window <= WIDEST
 
 
 @torch.library.custom_op("saccade::aggregate", mutates_args=(), device_types="cpu")
@@ -150,6 +152,8 @@ def _output(s, v, rpe, ws, stride, padding, fold) -> Tensor:
         raise ValueError(f"{here}: rpe and ws must be (k, k, L, h), got {rpe.shape=} {s.shape=}")
     if ws is not None and not fold:
         raise ValueError(f"{here}: ws weighs a sum over queries; drop it or set fold=True")
+    if k > WIDEST:
+        raise ValueError(f"{here}: windows go up to {WIDEST}, got {k=}")
     if stride < 1 or not 0 <= padding < k:
         raise ValueError(
             f"{here}: needs stride >= 1 and 0 <= padding < k, got {stride=} {padding=}"

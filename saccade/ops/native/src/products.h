@@ -58,6 +58,13 @@ INLINE void mix(const S* p, ptrdiff_t p_row, ptrdiff_t p_offset, const S* v, ptr
   }
 }
 
+// Zeros, one register at a time (an initialiser would go through memory).
+template <class T, int NI, int NB>
+INLINE void clear(T (&sum)[NI][NB]) {
+  for (int i = 0; i < NI; i++)
+    for (int b = 0; b < NB; b++) sum[i][b] = T{};
+}
+
 // Cut [0, n) into equal blocks of at most BLOCK, and f(start, Int<size>) for each.
 template <class F>
 INLINE void blocks(int n, F&& f) {

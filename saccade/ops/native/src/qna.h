@@ -61,10 +61,11 @@ struct QnaTile {
   ptrdiff_t plane;         // one channel of one row: `stride` planes of `pitch`
   ptrdiff_t row_v, row_s;  // one row of all channels of the group: values, scores
   bool weighted;
+  int place[16];  // where in its plane column b of a window lies: b / stride
 
   S *values, *scores, *powers;  // rings; powers are e^score / 2^m
-  S *bias, *power_bias, *weight, *highest;  // by channel of s: K K each; m
-  S *p, *w;                     // L x R K K N; R K K N
+  S *bias, *power_bias, *weighted_bias, *weight, *highest;  // by channel of s: K K each; m
+  S *p, *scale, *w;             // L x R K K N; L x R N; R K K N
   S* outs;                      // R rows of every group of queries
   // backward
   S *gouts, *dw;                // R rows; R K K N
@@ -77,7 +78,9 @@ struct QnaTile {
         stride(c.stride), padding(c.padding), reach((c.window - 1) / c.stride),
         groups(c.fold ? 1 : c.queries), heads(heads_), q0(0), q1(wide), pitch(pitch_),
         ring(c.stride * (R - 1) + max(c.window, c.stride)), plane(ptrdiff_t(c.stride) * pitch_),
-        row_v(plane * heads_ * c.d), row_s(plane * heads_ * c.queries), weighted(c.weight) {}
+        row_v(plane * heads_ * c.d), row_s(plane * heads_ * c.queries), weighted(c.weight) {
+    for (int b = 0; b < K; b++) place[b] = b / stride;
+  }
 
   size_t carve(S* base, bool backward) {
     Carver<S> from{base, 0, 0};
@@ -87,9 +90,11 @@ struct QnaTile {
     powers = from.take(ring * row_s);
     bias = from.take(channels * KK);
     power_bias = from.take(channels * KK);
+    weighted_bias = from.take(channels * KK);
     weight = from.take(channels * KK);
     highest = from.take(channels);
     p = from.take(L * tile);
+    scale = from.take(size_t(L) * R * N);
     w = from.take(tile);
     if (!backward) {
       outs = from.take(size_t(R) * groups * heads * d * pitch);
@@ -136,6 +141,7 @@ struct QnaTile {
           bias[to * KK + j] = b[j * all + from] - top;
           power_bias[to * KK + j] = std::exp(bias[to * KK + j]);
           weight[to * KK + j] = m ? m[j * all + from] : S(1);
+          weighted_bias[to * KK + j] = power_bias[to * KK + j] * weight[to * KK + j];
         }
         highest[to] = S(-1e30);
       }
@@ -193,50 +199,57 @@ struct QnaTile {
       if (r >= 0 && r < H && lo <= hi) f(t, r, lo, hi);
     }
   }
-  // Of the K * K entries of a window of output row y: those in rows of the image.
-  void in_image(int y, int& from, int& to) const {
-    from = max(0, -top(y)) * K;
-    to = min(K, H - top(y)) * K;
-  }
-
-  // p of one query for R x N outputs.
+  // One query at R x N outputs: its powers times `table`, to p, and in `scale` what normalises them.
+  // Table holds e^bias, or that times the weights if Weighted. Rows outside the image are zeros.
+  template <bool Weighted>
   void softmax(int l, int head, int y, int rows, int x0) {
     const int c = l * heads + head;
-    const S* b = power_bias + c * KK;
-    S* to = p + size_t(l) * R * KK * N;
-    V<S> sum[R] = {};
-    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
-      const S* e = in_ring(powers, row_s, r) + c * plane + x0;
+    const S *b = power_bias + c * KK, *m = weighted_bias + c * KK;
+    S *to = p + size_t(l) * R * KK * N, *normal = scale + size_t(l) * R * N;
+    V<S> sum[R][2];  // even and odd columns: two short chains of additions, not a long one
+    clear(sum);
+    for (int t = 0; t < stride * (rows - 1) + K; t++) {
+      const int r = top(y) + t, lo = max(0, t - K + stride) / stride, hi = min(t / stride, rows - 1);
+      if (lo > hi) continue;
+      const S* e = r >= 0 && r < H ? in_ring(powers, row_s, r) + c * plane + x0 : nullptr;
       span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
-        for (int f = 0; f < stride; f++)
-          for (int j = f, x = 0; j < K; j += stride, x++) {
-            const V<S> ex = load(e + f * pitch + x);
-            for (int i = decltype(Lo)::value; i <= decltype(Hi)::value; i++)
-              sum[i] += ex * splat(b[(t - stride * i) * K + j]);
+        constexpr int I0 = decltype(Lo)::value, I1 = decltype(Hi)::value;
+        ptrdiff_t ab[R];
+        for (int i = I0; i <= I1; i++) ab[i] = ptrdiff_t(t - stride * i) * K;
+        if (!e) {
+          for (int i = I0; i <= I1; i++)
+            for (int j = 0; j < K; j++) store(to + (i * KK + ab[i] + j) * N, V<S>{});
+          return;
+        }
+        const auto column = [&](int j, int x, auto odd) INLINED {
+          const V<S> ex = load(e + x);
+          for (int i = I0; i <= I1; i++) {
+            const V<S> z = ex * splat(b[ab[i] + j]);
+            sum[i][decltype(odd)::value] += z;
+            store(to + (i * KK + ab[i] + j) * N, Weighted ? ex * splat(m[ab[i] + j]) : z);
           }
+        };
+        if (stride == 1) {
+          int j = 0;
+          for (; j + 1 < K; j += 2) column(j, j, Int<0>{}), column(j + 1, j + 1, Int<1>{});
+          if (j < K) column(j, j, Int<0>{});
+        } else {
+          for (int j = 0; j < K; j++) column(j, j % stride * pitch + j / stride, Int<0>{});
+        }
       });
-    });
-    V<S> scale[R];
-    for (int i = 0; i < R; i++) scale[i] = S(1) / sum[i];
-    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
-      const S* e = in_ring(powers, row_s, r) + c * plane + x0;
-      span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
-        for (int f = 0; f < stride; f++)
-          for (int j = f, x = 0; j < K; j += stride, x++) {
-            const V<S> ex = load(e + f * pitch + x);
-            for (int i = decltype(Lo)::value; i <= decltype(Hi)::value; i++) {
-              const int ab = (t - stride * i) * K + j;
-              store(to + (ptrdiff_t(i) * KK + ab) * N, ex * splat(b[ab]) * scale[i]);
-            }
-          }
-      });
-    });
+    }
     const S least = std::is_same<S, float>::value ? S(0x1p-60) : S(0x1p-500);
-    const bool wild = !(highest[c] < S(1 << 20) && highest[c] > S(-(1 << 20)));
+    const bool wild = !(highest[c] < S(1 << 14) && highest[c] > S(-(1 << 14)));
     for (int i = 0; i < rows; i++) {
-      const I<S> fine = (I<S>)(sum[i] >= splat(least));
+      const V<S> total = sum[i][0] + sum[i][1];
+      store(normal + i * N, S(1) / total);
+      const I<S> fine = (I<S>)(total >= splat(least));
       for (int n = 0; n < N && x0 + n < q1 - q0; n++)
-        if (wild || !fine[n]) exact(c, y + i, x0 + n, to + size_t(i) * KK * N + n);
+        if (wild || !fine[n]) {
+          exact(c, y + i, x0 + n, to + size_t(i) * KK * N + n);
+          normal[i * N + n] = 1;
+          for (int j = 0; Weighted && j < KK; j++) to[(size_t(i) * KK + j) * N + n] *= weight[c * KK + j];
+        }
     }
   }
 
@@ -262,31 +275,23 @@ struct QnaTile {
     each([&](int j, S) { to[j * N] /= total; });
   }
 
-  // w of the queries [l0, l1), from their p; entries outside rows of the image are not looked at.
-  const S* fold(int l0, int l1, int head, int y, int rows) {
-    const S* from = p + size_t(l0) * R * KK * N;
-    if (l1 - l0 == 1 && !weighted) return from;
-    for (int i = 0; i < rows; i++) {
-      int j0, j1;
-      in_image(y + i, j0, j1);
-      for (int j = j0; j < j1; j++) {
+  void forward(int head, int y, int rows, int x0) {
+    for (int l = 0; l < L; l++)
+      weighted ? softmax<true>(l, head, y, rows, x0) : softmax<false>(l, head, y, rows, x0);
+    const bool several = call.fold && L > 1;
+    for (int i = 0; several && i < rows; i++)
+      for (int j = 0; j < KK; j++) {
         V<S> sum{};
-        for (int l = l0; l < l1; l++)
-          sum += load(from + (size_t((l - l0) * R + i) * KK + j) * N) *
-                 splat(weight[(l * heads + head) * KK + j]);
+        for (int l = 0; l < L; l++)
+          sum += load(p + (size_t(l * R + i) * KK + j) * N) * load(scale + (l * R + i) * N);
         store(w + (size_t(i) * KK + j) * N, sum);
       }
-    }
-    return w;
-  }
-
-  void forward(int head, int y, int rows, int x0) {
-    for (int l = 0; l < L; l++) softmax(l, head, y, rows, x0);
     for (int g = 0; g < groups; g++) {
-      const S* weights = call.fold ? fold(0, L, head, y, rows) : fold(g, g + 1, head, y, rows);
+      const S* weights = several ? w : p + size_t(g) * R * KK * N;
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
-        V<S> sum[R][NC] = {};
+        V<S> sum[R][NC];
+        clear(sum);
         window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
           const S* v = in_ring(values, row_v, r) + (head * d + c) * plane + x0;
           span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
@@ -296,65 +301,88 @@ struct QnaTile {
                   1, (K - f + stride - 1) / stride, sum);
           });
         });
-        for (int i = 0; i < rows; i++)
-          for (int j = 0; j < NC; j++)
-            store(outs + ((ptrdiff_t(i) * groups + g) * heads * d + head * d + c + j) * pitch + x0,
-                  sum[i][j]);
+        for (int i = 0; i < R; i++) {
+          const V<S> factor = several ? splat(S(1)) : load(scale + (g * R + i) * N);
+          S* to = outs + ((ptrdiff_t(i) * groups + g) * heads * d + head * d + c) * pitch + x0;
+          for (int j = 0; j < NC; j++) store(to + ptrdiff_t(j) * pitch, sum[i][j] * factor);
+        }
       });
     }
   }
 
   // Group g of queries at R x N outputs: leaves w and ds at the place of the inputs, and adds to the
   // parameters' gradient the part of the outputs in `own`.
-  void backward_outputs(int g, int head, int y, int rows, int x0, bool own, I<S> own_lanes) {
+  void backward_outputs(int g, int head, int y, int rows, int x0, I<S> own) {
     const int l0 = call.fold ? 0 : g, l1 = call.fold ? L : g + 1;
-    for (int l = l0; l < l1; l++) softmax(l, head, y, rows, x0);
-    const S* weights = fold(l0, l1, head, y, rows);
+    for (int l = l0; l < l1; l++) softmax<false>(l, head, y, rows, x0);
     const ptrdiff_t row_g = ptrdiff_t(groups) * heads * d * pitch;
     const S* gs = gouts + (ptrdiff_t(g) * heads + head) * d * pitch + reach + x0;
-    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
-      const S* v = in_ring(values, row_v, r) + ptrdiff_t(head) * d * plane + x0;
+    for (int t = 0; t < stride * (rows - 1) + K; t++) {
+      const int r = top(y) + t, lo = max(0, t - K + stride) / stride, hi = min(t / stride, rows - 1);
+      if (lo > hi) continue;
+      const bool in = r >= 0 && r < H;
+      const S* v = in ? in_ring(values, row_v, r) + ptrdiff_t(head) * d * plane + x0 : gs;
       for (int f = 0; f < min(stride, K); f++)
         blocks((K - f + stride - 1) / stride, [&](int b0, auto nb) INLINED {
           constexpr int NB = decltype(nb)::value;
           pick<R>(hi - lo + 1, [&](auto ni) INLINED {
             constexpr int NI = decltype(ni)::value;
-            V<S> sum[NI][NB] = {};
-            dot<Pixels>(gs + lo * row_g, row_g, pitch, v + f * pitch + b0, plane, d, sum);
-            for (int i = 0; i < NI; i++)
-              for (int b = 0; b < NB; b++)
-                store(dw + (ptrdiff_t(lo + i) * KK + (t - stride * (lo + i)) * K + f +
-                            stride * (b0 + b)) * N, sum[i][b]);
+            V<S> sum[NI][NB];
+            clear(sum);
+            dot<Pixels>(gs + lo * row_g, row_g, pitch, v + f * pitch + b0, plane, in ? d : 0, sum);
+            for (int i = 0; i < NI; i++) {
+              S* to = dw + (ptrdiff_t(lo + i) * KK + (t - stride * (lo + i)) * K + f) * N;
+              for (int b = 0; b < NB; b++) store(to + stride * (b0 + b) * N, sum[i][b]);
+            }
           });
         });
-    });
+    }
     const I<S> alive = lanes<S>(0, q1 - q0 - x0);
-    for (int i = 0; i < rows; i++) {
-      int j0, j1;
-      in_image(y + i, j0, j1);
-      const S* t = dw + size_t(i) * KK * N;
-      for (int a = j0 / K; a < j1 / K; a++)
-        for (int b = 0; b < K; b++) {
-          const ptrdiff_t j = ptrdiff_t(i) * KK + a * K + b;
-          store(shifted_w + j * pitch + x0 + b / stride, keep<S>(alive, load(weights + j * N)));
-        }
-      for (int l = l0; l < l1; l++) {
-        const S *pl = p + size_t(l * R + i) * KK * N, *m = weight + (l * heads + head) * KK;
-        S* sums = dbias_lanes + size_t(l * heads + head) * KK * N;
-        S* dm = dweight_lanes + size_t(l * heads + head) * KK * N;
-        S* to = shifted_ds + size_t(l * R + i) * KK * pitch + x0;
-        V<S> mean{};
-        for (int j = j0; j < j1; j++) mean += load(pl + j * N) * load(t + j * N) * splat(m[j]);
-        for (int a = j0 / K, j = j0; a < j1 / K; a++)
-          for (int b = 0; b < K; b++, j++) {
-            const V<S> pt = load(pl + j * N), tt = load(t + j * N);
-            const V<S> ds = keep<S>(alive, pt * (tt * splat(m[j]) - mean));
-            store(to + ptrdiff_t(j) * pitch + b / stride, ds);
-            if (!own) continue;
-            store(sums + j * N, load(sums + j * N) + keep<S>(own_lanes, ds));
-            if (weighted) store(dm + j * N, load(dm + j * N) + keep<S>(own_lanes, pt * tt));
-          }
+    pick<R>(rows, [&](auto ni) INLINED {
+      for (int l = l0; l < l1; l++)
+        gradients<decltype(ni)::value>(l, l == l0, l == l1 - 1, head, x0, alive, own);
+    });
+  }
+
+  // From dw: adds query l to w, finds ds, and adds to the parameters' gradient. The complete w and
+  // ds are left at the place of the inputs.
+  template <int NI>
+  void gradients(int l, bool first, bool last, int head, int x0, I<S> alive, I<S> own) {
+    const int c = l * heads + head;
+    const ptrdiff_t rows_apart = ptrdiff_t(KK) * N, shifted_apart = ptrdiff_t(KK) * pitch;
+    const S *m = weight + c * KK, *ps = p + size_t(l) * R * KK * N, *ts = dw;
+    S *ws = w, *to_w = shifted_w + x0, *to_ds = shifted_ds + size_t(l) * R * KK * pitch + x0;
+    S *db = dbias_lanes + size_t(c) * KK * N, *dm = dweight_lanes + size_t(c) * KK * N;
+    V<S> mean[NI], normal[NI];
+    for (int i = 0; i < NI; i++) {
+      mean[i] = V<S>{};
+      normal[i] = load(scale + (l * R + i) * N);
+    }
+    for (int j = 0, b = 0; j < KK; j++, b = b + 1 < K ? b + 1 : 0, to_w += pitch) {
+      const V<S> mj = splat(m[j]);
+      for (int i = 0; i < NI; i++) {
+        V<S> wi = load(ps + i * rows_apart + j * N) * normal[i] * mj;
+        mean[i] += wi * load(ts + i * rows_apart + j * N);
+        if (!first) wi += load(ws + i * rows_apart + j * N);
+        if (last)
+          store(to_w + i * shifted_apart + place[b], keep<S>(alive, wi));
+        else
+          store(ws + i * rows_apart + j * N, wi);
       }
+    }
+    for (int j = 0, b = 0; j < KK; j++, b = b + 1 < K ? b + 1 : 0, to_ds += pitch) {
+      const V<S> mj = splat(m[j]);
+      V<S> bias_sum{}, weight_sum{};
+      for (int i = 0; i < NI; i++) {
+        const V<S> pj = load(ps + i * rows_apart + j * N) * normal[i];
+        const V<S> tj = load(ts + i * rows_apart + j * N);
+        const V<S> ds = keep<S>(alive, pj * (tj * mj - mean[i]));
+        store(to_ds + i * shifted_apart + place[b], ds);
+        bias_sum += ds;
+        weight_sum += pj * tj;
+      }
+      store(db + j * N, load(db + j * N) + keep<S>(own, bias_sum));
+      if (weighted) store(dm + j * N, load(dm + j * N) + keep<S>(own, weight_sum));
     }
   }
 
@@ -374,7 +402,8 @@ struct QnaTile {
       };
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
-        V<S> sum[R][NC] = {};
+        V<S> sum[R][NC];
+        clear(sum);
         for (int i = 0; i < rows; i++) {
           int a0, lo, hi;
           if (!seen(i, a0, lo, hi)) continue;
@@ -515,8 +544,8 @@ void qna_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* pa
     for (int h = 0; h < part.heads; h++)
       for (int g = 0; g < tile.groups; g++) {
         for (int x = 0; x < part.x1 - q0; x += N)
-          tile.backward_outputs(g, h, y, rows, x, own,
-                                lanes<S>(part.x0 - q0 - x, part.x1 - q0 - x));
+          tile.backward_outputs(g, h, y, rows, x,
+                                own ? lanes<S>(part.x0 - q0 - x, part.x1 - q0 - x) : I<S>{});
         for (int f = 0; f < min(c.stride, c.window); f++) {
           int from, to;
           tile.places(f, part.c0, part.c1, from, to);

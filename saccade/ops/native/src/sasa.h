@@ -221,7 +221,8 @@ struct SasaTile {
     }
     channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
-      V<S> sum[R][NC] = {};
+      V<S> sum[R][NC];
+        clear(sum);
       gather(logits, values, c, y, rows, x0, sum);
       for (int i = 0; i < R; i++)
         for (int j = 0; j < NC; j++)
@@ -275,7 +276,8 @@ struct SasaTile {
     const auto dq = [&](int from, int to, const S* ds, const S* table) INLINED {
       channel_blocks(from, to, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
-        V<S> sum[R][NC] = {};
+        V<S> sum[R][NC];
+        clear(sum);
         if (position)
           mix<Constant, 0, R - 1>(ds, K * N, N, table + (c - from) * K, K, 1, K, sum);
         if (content) gather(logits, keys, c, y, rows, x0, sum);
@@ -310,7 +312,8 @@ struct SasaTile {
       const int n = min(R, to - r), t = r - y + P;
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
-        V<S> sum[R][NC] = {};
+        V<S> sum[R][NC];
+        clear(sum);
         for (int i = 0; i < rows; i++) {
           const int lo = max(0, i - t), hi = min(n - 1, K - 1 + i - t);
           if (lo > hi) continue;
