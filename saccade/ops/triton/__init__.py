@@ -45,6 +45,8 @@ def _obstacle() -> str:
         return "triton is not installed"
     if not torch.cuda.is_available():
         return "no CUDA device"
-    if torch.version.hip is None and torch.cuda.get_device_capability() < OLDEST:
+    if torch.version.hip is not None:
+        return "ROCm: the kernels are compiled and checked for CUDA only"
+    if torch.cuda.get_device_capability() < OLDEST:
         return f"compute capability below {OLDEST[0]}.{OLDEST[1]}"
     return ""

@@ -39,6 +39,11 @@ def compare(ours, plain, tensors, g):
     return got
 
 
+def label(case):
+    """A name for a test."""
+    return "-".join(f"{key}={str(value).removeprefix('torch.')}" for key, value in case.items())
+
+
 class Compiled(NamedTuple):
     kernel: str
     warps: int

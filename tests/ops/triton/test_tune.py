@@ -55,15 +55,15 @@ def test_tiles_have_one_size(interpreter):
 def check_choice():
     from triton.runtime.autotuner import Autotuner
 
-    from saccade.ops.triton.sasa import _forward_kernel
-    from saccade.ops.triton.tune import WARPS
+    from saccade.ops.triton.sasa_kernels import forward
+    from saccade.ops.triton.tune import CHOICES
 
-    assert isinstance(_forward_kernel, Autotuner)
-    _forward_kernel.nargs = {}
-    assert [c.num_warps for c in _forward_kernel.prune_configs({})] == list(WARPS)
+    assert isinstance(forward, Autotuner)
+    forward.nargs = {}
+    assert [c.num_warps for c in forward.prune_configs({})] == [warps for warps, _ in CHOICES]
     torch.use_deterministic_algorithms(True)
     try:
-        assert [c.num_warps for c in _forward_kernel.prune_configs({})] == [WARPS[0]]
+        assert [c.num_warps for c in forward.prune_configs({})] == [CHOICES[0][0]]
     finally:
         torch.use_deterministic_algorithms(False)
 
