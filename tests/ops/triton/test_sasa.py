@@ -62,7 +62,6 @@ def check_equation(border, heads, window, **shape):
 
 
 CASES = [
-    {"B": 2, "border": "zero"},
     {"B": 2, "heads": 2, "tables": 2, "d": 6, "layout": "nhwc", "border": "mask"},
     {"layout": "strided", "border": "zero"},
     {"H": 2, "W": 3, "window": 5, "border": "mask"},
@@ -90,7 +89,7 @@ def test_is_the_equation(interpreter, case):
 @pytest.mark.parametrize("layout", ["nchw", "nhwc", "strided"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_is_the_equation_in_every_variant(interpreter, border, window, layout, dtype):
-    shape = {"B": 2, "d": 12, "H": 4, "W": 5, "layout": layout, "dtype": dtype}
+    shape = {"d": 12, "H": 4, "W": 5, "layout": layout, "dtype": dtype}
     interpreter(check_equation, border, heads=2, window=window, **shape)
 
 
@@ -105,7 +104,9 @@ def check_operators(layout, position):
     torch.library.opcheck(_backward, (g, *inputs, *kept, 1, 3, "zero"))
 
 
-@pytest.mark.parametrize(("layout", "position"), [("nchw", True), ("nhwc", False)])
+@pytest.mark.parametrize(
+    ("layout", "position"), [("nchw", True), pytest.param("nhwc", False, marks=pytest.mark.slow)]
+)
 def test_operators_keep_their_contracts(interpreter, layout, position):
     interpreter(check_operators, layout, position)
 
@@ -130,8 +131,8 @@ def test_compiles_in_one_graph_to_the_same_bits(interpreter):
 def check_nan(border):
     from saccade.ops.triton.sasa import local_attention
 
-    (q, k, v, row, col), g = example(H=7, W=8, heads=1)
-    reached = torch.zeros(7, 8, dtype=torch.bool)
+    (q, k, v, row, col), g = example(H=6, W=7, heads=1)
+    reached = torch.zeros(6, 7, dtype=torch.bool)
     reached[2:5, 3:6] = True  # the windows that hold pixel (3, 4)
     for index in (1, 2):
         inputs = [q, k.clone(), v.clone(), row, col]
