@@ -1,0 +1,96 @@
+"""What the tests of the kernels share: an error measure, and a GPU that need not be there."""
+
+import re
+import subprocess
+import tempfile
+from typing import NamedTuple
+from unittest import mock
+
+import torch
+
+TOLERANCE = {
+    torch.float64: 1e-12,
+    torch.float32: 1e-5,
+    torch.float16: 4e-3,
+    torch.bfloat16: 2e-2,
+}
+
+
+def gradients(f, tensors, g):
+    """Output and gradients of sum(f * g) with respect to the tensors that are there."""
+    leaves = [None if t is None else t.detach().clone().requires_grad_() for t in tensors]
+    y = f(*leaves)
+    leaves = [t for t in leaves if t is not None]
+    return y, *torch.autograd.grad(y, leaves, g, materialize_grads=True)
+
+
+def compare(ours, plain, tensors, g):
+    """Output and gradients against the plain form in float64, by the largest deviation."""
+    got = gradients(ours, tensors, g)
+    exact = [None if t is None else t.double() for t in tensors]
+    want = gradients(plain, exact, g.double())
+    assert [t.dtype for t in got] == [g.dtype, *(t.dtype for t in tensors if t is not None)]
+    largest = max(t.abs().max() for t in want[1:])
+    for index, (a, b) in enumerate(zip(got, want, strict=True)):
+        # A gradient may be zero up to the rounding of the others: of windows that hold one pixel.
+        unit = b.abs().max() if index == 0 else torch.maximum(b.abs().max(), 0.1 * largest)
+        error = ((a.double() - b).abs().max() / unit).item()
+        assert error <= TOLERANCE[g.dtype], f"tensor {index}: {error}"
+    return got
+
+
+def label(case):
+    """A name for a test."""
+    return "-".join(f"{key}={str(value).removeprefix('torch.')}" for key, value in case.items())
+
+
+class Compiled(NamedTuple):
+    kernel: str
+    warps: int
+    registers: int
+    stack: int  # bytes a thread: what has been spilled lies there
+    shared: int
+
+
+def compiled(arch, f, choices) -> list[Compiled]:
+    """The kernels that f would launch on a GPU, in their first few configurations, as machine code.
+
+    f runs on CPU tensors. Every launch goes through Triton's own path (specialisation of the
+    arguments, compiler, assembler) up to where it would load the result onto a device.
+    """
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime import driver
+    from triton.runtime.autotuner import Autotuner
+
+    device = mock.Mock()
+    device.get_current_target.return_value = GPUTarget("cuda", arch, 32)
+    device.get_current_device.return_value = arch  # what has been compiled is kept per device
+    device.get_current_stream.return_value = 0
+    found = []
+
+    def compile_only(self, *args, grid, warmup, **kwargs):
+        for config in self.configs[:choices]:
+            options = config.all_kwargs()
+            kernel = self.fn.run(*args, grid=grid, warmup=True, **kwargs, **options)
+            found.append(_measure(self.base_fn.__name__, options["num_warps"], kernel))
+
+    driver.set_active(device)
+    with mock.patch.object(Autotuner, "run", compile_only):
+        f()
+    return found
+
+
+def _measure(name, warps, kernel):
+    from triton import knobs
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        said = subprocess.run(
+            [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
+            capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+    usage = {key: int(n) for key, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)}
+    return Compiled(
+        name, warps, usage["REG"], usage["STACK"] + usage["LOCAL"], kernel.metadata.shared
+    )

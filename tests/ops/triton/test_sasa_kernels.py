@@ -1,0 +1,54 @@
+"""Local attention as machine code, without a GPU."""
+
+import pytest
+import torch
+
+from tests.ops.triton.check import compiled, gradients, label
+from tests.ops.triton.test_sasa import example
+
+
+def check_machine_code(arch, choices, heads, window, border, **shape):
+    from saccade.ops.triton.sasa import local_attention
+    from saccade.ops.triton.tune import CHOICES
+
+    tensors, g = example(heads=heads, window=window, **shape)
+
+    def step():
+        gradients(lambda *t: local_attention(*t, heads, window, border), tensors, g)
+
+    found = compiled(arch, step, choices)
+    assert [(f.kernel, f.warps) for f in found] == [
+        (kernel, warps)
+        for kernel in ("forward", "queries", "keys")
+        for warps, _ in CHOICES[:choices]
+    ]
+    for kernel in found:
+        assert 0 < kernel.registers <= 255
+        assert kernel.stack == 0, f"spills: {kernel}"
+
+
+VARIANTS = [
+    {"d": 32, "window": 7, "dtype": torch.float16, "layout": "nchw", "border": "mask"},
+    {"d": 8, "window": 7, "dtype": torch.bfloat16, "layout": "nhwc", "border": "zero"},
+    {"d": 4, "window": 15, "dtype": torch.bfloat16, "layout": "nchw", "border": "mask"},
+    {"d": 64, "window": 7, "dtype": torch.bfloat16, "layout": "nhwc", "border": "zero"},
+    {"d": 128, "window": 15, "dtype": torch.float32, "layout": "nchw", "border": "zero"},
+    {"d": 128, "window": 15, "dtype": torch.float32, "layout": "nhwc", "border": "zero"},
+    {"d": 20, "window": 5, "dtype": torch.float32, "layout": "nhwc", "border": "mask"},
+    {"d": 6, "window": 13, "dtype": torch.float32, "layout": "nchw", "border": "zero"},
+    {"d": 16, "window": 3, "H": 1, "W": 1, "border": "zero"},
+    {"d": 16, "window": 7, "position": False, "border": "mask"},
+    {"d": 16, "window": 7, "content": False, "tables": 2, "H": 16, "W": 16, "border": "zero"},
+]
+
+
+@pytest.mark.parametrize("arch", [80, 90])
+def test_compiles_to_machine_code_without_spills(compiler, arch):
+    compiler(check_machine_code, arch, 1, heads=2, **VARIANTS[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [80, 90])
+@pytest.mark.parametrize("variant", VARIANTS, ids=label)
+def test_every_variant_compiles_without_spills(compiler, arch, variant):
+    compiler(check_machine_code, arch, None, heads=2, **variant)
