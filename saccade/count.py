@@ -91,6 +91,11 @@ MEASURES: dict[str, Callable[[Classifier], object]] = {
     "depths": lambda model: model.backbone.depths,
     "heads": lambda model: model.backbone.heads,
     "expand": lambda model: model.backbone.expand,
+    "SA depths": lambda model: model.backbone.sa_depths,
+    "SA heads": lambda model: model.backbone.sa_heads,
+    "heads of the ways down": lambda model: tuple(
+        stage.down.mix.heads for stage in model.backbone.stages[1:]
+    ),
 }
 
 

@@ -5,6 +5,8 @@ from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.layers.init import lecun_normal_
+
 
 class ConvDown(nn.Module):
     """An overlapping convolution, then LayerNorm: LinGlo's way down."""
@@ -29,6 +31,20 @@ class PatchDown(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         return self.norm(self.conv(fill(x, self.stride)))
+
+
+class Patches(nn.Conv2d):
+    """Non-overlapping patches and nothing else: QnA's stem."""
+
+    def __init__(self, dim: int, out: int, stride: int):
+        super().__init__(dim, out, stride, stride, bias=False)
+
+    def reset_parameters(self) -> None:
+        lecun_normal_(self.weight)
+
+    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        more = self.stride[0] - 1  # zeros for the last patches; a patch of zeros alone is not begun
+        return super().forward(F.pad(input, (0, more, 0, more)))
 
 
 def fill(x: Float[Tensor, "B C H W"], side: int) -> Float[Tensor, "B C h w"]:

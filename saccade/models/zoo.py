@@ -21,12 +21,12 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from saccade.models import linglo, sasa
+from saccade.models import linglo, qna, sasa
 from saccade.models.backbone import Backbone, Door, Stage
 from saccade.paper import Claim
 from saccade.words import nearest
 
-FAMILIES = {"sasa": sasa, "linglo": linglo}
+FAMILIES = {"linglo": linglo, "qna": qna, "sasa": sasa}
 VARIANTS: dict[str, partial[Backbone]] = {
     name: make for family in FAMILIES.values() for name, make in family.VARIANTS.items()
 }

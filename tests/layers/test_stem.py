@@ -2,8 +2,9 @@ import math
 
 import pytest
 import torch
+from torch.nn import functional as F
 
-from saccade.layers.stem import ConvDown, PatchDown, fill
+from saccade.layers.stem import ConvDown, PatchDown, Patches, fill
 
 
 @pytest.mark.parametrize(("H", "W"), [(32, 32), (33, 35), (37, 64)])
@@ -27,3 +28,14 @@ def test_fill_adds_zeros_below_and_right():
     assert y.shape == (1, 1, 4, 4)
     assert y[0, 0, 3].sum() == 0
     assert fill(torch.ones(1, 1, 8, 4), 4).shape == (1, 1, 8, 4)
+
+
+def test_patches_are_one_convolution_and_nothing_else():
+    layer = Patches(3, 8, 4)
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
+    assert layer.weight.std().item() == pytest.approx(48**-0.5, rel=0.15)
+    x = torch.randn(1, 3, 6, 9)
+    y = layer(x)
+    assert y.shape == (1, 8, 2, 3)
+    filled = F.pad(x, (0, 3, 0, 2))
+    torch.testing.assert_close(y, F.conv2d(filled, layer.weight, stride=4))

@@ -1,0 +1,268 @@
+"""Learned-query attention (QnA): layers that keep, lower and raise the resolution.
+
+    s = x (q Wk^T) / sqrt(d)                 q: L learned queries, unit length per head
+    P = softmax of s + r over each window    r: one bias per query, head and place
+    Y = (sum over queries and places of P Ws (x Wv)) Wo
+
+Because the queries are the same everywhere, the scores are one linear map of x: keys never exist.
+Maps are B H W C; `saccade.ops.qna` does the aggregation.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from saccade.layers import flax
+from saccade.layers.block import FeedForward
+from saccade.layers.init import cut_normal_, lecun_normal_
+from saccade.ops import qna as ops
+from saccade.ops.precision import no_autocast, wide
+
+_AGGREGATE = {"exact": ops.aggregate, "convolved": ops.convolved}
+
+
+class LearnedQueryAttention(nn.Module):
+    """Weigh the pixels of every window by what they hold, asked by a few learned queries.
+
+    The map goes from H x W to ceil(H / stride) x ceil(W / stride), unless `padding` says otherwise.
+
+    width      of queries, keys and values together; out_dim, of what comes out: both `dim` if
+               nothing is said
+    bias       on keys, values and output (on keys it changes nothing, but released weights have it)
+    padding    places beyond the border that windows reach into; (window - 1) / 2 keeps them centred
+    normalize  queries to unit length, per head
+    scale      Ws, which weighs the softmax place by place
+    form       how it is computed: "exact", or "convolved" as printed (see `saccade.ops.qna`)
+    """
+
+    printed = "convolved"  # the form that counts of multiplications refer to
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        window: int = 3,
+        stride: int = 1,
+        queries: int = 2,
+        *,
+        width: int | None = None,
+        out_dim: int | None = None,
+        bias: bool = False,
+        padding: int | None = None,
+        normalize: bool = True,
+        scale: bool = True,
+        form: str = "exact",
+    ):
+        super().__init__()
+        width = dim if width is None else width
+        _check(type(self).__name__, width, heads, window, stride, queries, padding, form)
+        self.heads, self.window, self.stride, self.queries = heads, window, stride, queries
+        self.padding = (window - 1) // 2 if padding is None else padding
+        self.normalize, self.form = normalize, form
+        self.query = nn.Parameter(torch.empty(queries, width))
+        self.key = nn.Linear(dim, width, bias)  # only ever multiplied with the queries
+        self.value = nn.Linear(dim, width, bias)
+        self.mix = nn.Linear(width, width if out_dim is None else out_dim, bias)
+        self.rpe = nn.Parameter(torch.empty(window, window, queries, heads))
+        self.scale = nn.Parameter(torch.empty_like(self.rpe)) if scale else None
+        self.undecayed = ("rpe", "scale") if scale else ("rpe",)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        cut_normal_(self.query, (self.query.shape[1] / self.heads) ** -0.5)
+        for linear in (self.key, self.value, self.mix):
+            lecun_normal_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+        nn.init.zeros_(self.rpe)
+        if self.scale is not None:
+            nn.init.normal_(self.scale, std=0.02)
+
+    def asked(self) -> Float[Tensor, "L h d"]:
+        """The queries as the scores see them."""
+        q = self.query.to(wide(self.query.dtype)).unflatten(1, (self.heads, -1))
+        if self.normalize:
+            q = q / (torch.linalg.vector_norm(q, dim=-1, keepdim=True) + 1e-6)
+        return q * q.shape[-1] ** -0.5
+
+    def scores(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W L h"]:
+        """How well each pixel answers each query: x (q Wk^T), without the keys."""
+        with no_autocast(x.device):
+            q = self.asked()
+            wk = self.key.weight.to(q.dtype).unflatten(0, q.shape[1:])  # h d C
+            asks = torch.einsum("lhd,hdc->lhc", q, wk).flatten(0, 1)
+            bias = None
+            if self.key.bias is not None:
+                bias = torch.einsum("lhd,hd->lh", q, self.key.bias.to(q.dtype).view_as(q[0]))
+                bias = bias.flatten().to(self.key.weight.dtype)
+        s = F.linear(x, asks.to(self.key.weight.dtype), bias)
+        return s.unflatten(-1, (self.queries, self.heads))
+
+    def values(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W h d"]:
+        return self.value(x).unflatten(-1, (self.heads, -1))
+
+    def weights(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo L h k k"]:
+        """What each query takes from each place of each window, before Ws. `view` draws this."""
+        return ops.weights(self.scores(x), self.rpe, self.stride, self.padding)
+
+    def aggregate(self, x: Float[Tensor, "B H W C"], fold: bool) -> Tensor:
+        if not torch.compiler.is_compiling() and min(x.shape[1:3]) + 2 * self.padding < self.window:
+            raise ValueError(
+                f"{type(self).__name__}: no window fits into the map, got {tuple(x.shape[1:3])} "
+                f"pixels, window={self.window} padding={self.padding}; try a larger padding"
+            )
+        s, v = self.scores(x), self.values(x)
+        tables = self.rpe, self.scale
+        return _AGGREGATE[self.form](s, v, *tables, self.stride, self.padding, fold)
+
+    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:
+        return self.mix(self.aggregate(x, fold=True).flatten(3))
+
+
+class LearnedQueryUpsampling(LearnedQueryAttention):
+    """Raise the resolution by `factor`: one query for each of the factor^2 pixels it makes of one.
+
+    Eq. 4-5: the answers are not summed, there is no Ws, and query l = factor i + j makes the pixel
+    in row i, column j of each block.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        window: int = 3,
+        factor: int = 2,
+        *,
+        width: int | None = None,
+        out_dim: int | None = None,
+        bias: bool = False,
+        normalize: bool = True,
+        form: str = "exact",
+    ):
+        if factor < 1:
+            raise ValueError(f"LearnedQueryUpsampling: factor must be at least 1, got {factor=}")
+        super().__init__(
+            dim, heads, window, 1, factor**2, width=width, out_dim=out_dim, bias=bias,
+            normalize=normalize, scale=False, form=form,
+        )  # fmt: skip
+        self.factor = factor
+
+    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Hs Ws D"]:
+        z = self.aggregate(x, fold=False).flatten(4)  # B H W L D
+        z = z.unflatten(3, (self.factor, self.factor)).permute(0, 1, 3, 2, 4, 5)  # B H i W j D
+        return self.mix(z.flatten(3, 4).flatten(1, 2))
+
+
+class QnAFeedForward(FeedForward):
+    """Widen four times, GELU in its tanh form, and back."""
+
+    def __init__(self, dim: int):
+        super().__init__(dim, 4 * dim, act=partial(nn.GELU, approximate="tanh"))
+
+    def reset_parameters(self) -> None:
+        for linear in (self.widen, self.narrow):
+            lecun_normal_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+
+class QnADown(nn.Module):
+    """Halve the map and double its width: skip(x) + mix(norm x), then x + ffn(norm x).
+
+    The skip is a strided 1x1 convolution, and drop path acts on the second half alone: without
+    `mix`, a map would reach the next stage as every fourth of its pixels. NCHW in and out.
+    """
+
+    def __init__(self, dim: int, heads: int, window: int, queries: int, drop_path: float = 0.0):
+        super().__init__()
+        self.mix_norm = nn.LayerNorm(dim, eps=1e-6)
+        self.mix = LearnedQueryAttention(dim, heads, window, 2, queries, width=2 * dim)
+        self.skip = nn.Conv2d(dim, 2 * dim, 1, stride=2, bias=False)
+        self.ffn_norm = nn.LayerNorm(2 * dim, eps=1e-6)
+        self.ffn = QnAFeedForward(2 * dim)
+        self.drop = DropPath(drop_path) if drop_path else nn.Identity()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        lecun_normal_(self.skip.weight)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D Ho Wo"]:
+        skip = self.skip(x).permute(0, 2, 3, 1)
+        x = skip + self.mix(self.mix_norm(x.permute(0, 2, 3, 1)))
+        x = x + self.drop(self.ffn(self.ffn_norm(x)))
+        return x.permute(0, 3, 1, 2)
+
+
+def _check(
+    name: str, width: int, heads: int, window: int, stride: int, queries: int,
+    padding: int | None, form: str,
+) -> None:  # fmt: skip
+    if heads < 1 or width % heads:
+        raise ValueError(f"{name}: heads must divide width, got {width=} {heads=}")
+    if window < 1 or (window % 2 == 0 and padding is None):
+        raise ValueError(
+            f"{name}: a window has a pixel in its middle, so its side must be odd, got {window=}; "
+            f"try {max(window - 1, 1)} or {max(window + 1, 3)}, or say which padding"
+        )
+    if stride < 1 or queries < 1:
+        raise ValueError(f"{name}: stride and queries start at 1, got {stride=} {queries=}")
+    if padding is not None and not 0 <= padding < window:
+        raise ValueError(
+            f"{name}: padding must be from 0 to window - 1, or some windows see nothing, "
+            f"got {padding=} {window=}"
+        )
+    if form not in ops.FORMS:
+        raise ValueError(f"{name}: form must be one of {ops.FORMS}, got {form=}")
+
+
+# -- the authors' weights -------------------------------------------------------------------------
+
+
+def flax_entries(layer: LearnedQueryAttention) -> flax.Entries:
+    """The parameters of the authors' FusedKQnA; the tables are (k^2, L h) there."""
+    table, bias = layer.rpe.shape, layer.key.bias is not None
+
+    def to_ours(t: Tensor) -> Tensor:
+        return t.reshape(table)
+
+    entries = {
+        "query": flax.Entry("query"),
+        "Wk": flax.Entry("key.weight", lambda t: t.mT, lambda t: t.mT),
+        **flax.linear("to_v", "value", bias),
+        **flax.linear("to_out", "mix", bias),
+        "rpe_bias": flax.Entry("rpe", to_ours, lambda t: t.flatten(2).flatten(0, 1)),
+    }
+    if layer.scale is not None:
+        to_theirs = lambda t: t.flatten(2).flatten(0, 1)[None, None]  # noqa: E731
+        entries["attn_scale_weights"] = flax.Entry("scale", to_ours, to_theirs)
+    if bias:
+        heads = (layer.heads, -1)
+        entries["Wk_b"] = flax.Entry("key.bias", lambda t: t.flatten(), lambda t: t.view(heads))
+    return entries
+
+
+def from_flax(params: Mapping[str, Any], config: Mapping[str, Any]) -> LearnedQueryAttention:
+    """The layer that the authors' FusedKQnA is, from its parameters ("query", "to_v/kernel", ...).
+
+    config  cin, feat, h (heads), k, s (stride), L (queries), and where they are not the authors'
+            defaults: padding, normalize_q, use_bias, attn_scale ("normal" or "none"), out_features
+    """
+    scale = config.get("attn_scale", "normal")
+    if scale not in ("normal", "none"):
+        raise ValueError(f"from_flax: attn_scale must be 'normal' or 'none', got {scale!r}")
+    layer = LearnedQueryAttention(
+        config["cin"], config["h"], config["k"], config["s"], config["L"],
+        width=config["feat"],
+        out_dim=config.get("out_features"),
+        bias=config.get("use_bias", False),
+        padding=config.get("padding"),
+        normalize=config.get("normalize_q", True),
+        scale=scale == "normal",
+    )  # fmt: skip
+    flax.load(layer, flax_entries(layer), params, "the layer")
+    return layer

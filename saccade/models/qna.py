@@ -1,0 +1,328 @@
+"""QnA-ViT: learned queries where maps are large, self-attention in windows where they are small.
+
+Each stage, in this order:
+
+    window attention   x + SA(LN x),      x + FFN(LN x)      `sa_depths` times
+    learned queries    x + QnA(LN x),     x + FFN(LN x)      `depths` times
+
+and from stage to stage a QnA of stride 2 doubles width and heads (`saccade.layers.qna.QnADown`).
+The authors count that way down to the stage it leaves, and so do the drop-path rates; here it
+opens the stage it enters, so that a stage ends in the map that a detector wants.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import timm
+from timm.layers import LayerNorm2d
+from torch import nn
+
+from saccade.layers import flax, window
+from saccade.layers import qna as layers
+from saccade.layers.block import Block
+from saccade.layers.qna import LearnedQueryAttention, QnADown, QnAFeedForward
+from saccade.layers.stem import Patches
+from saccade.layers.window import WindowAttention
+from saccade.models.backbone import Backbone, Stage, drop_rates
+from saccade.models.flax import read
+from saccade.paper import Claim
+
+
+class QnA(Backbone):
+    """Widths are dim, 2 dim, 4 dim, ...; the tuples have an entry per stage.
+
+    depths, heads                    of the QnA blocks; their k is `window`, their L `queries`
+    sa_depths, sa_heads, sa_windows  of the window-attention blocks
+    patch                            side of the patches that the stem reads
+    """
+
+    def __init__(
+        self,
+        dim: int = 64,
+        depths: Sequence[int] = (2, 3, 2, 0),
+        sa_depths: Sequence[int] = (0, 0, 4, 2),
+        heads: Sequence[int] = (8, 16, 32, 64),
+        sa_heads: Sequence[int] = (2, 4, 8, 16),
+        sa_windows: Sequence[int] = (7, 7, 14, 7),
+        *,
+        window: int = 3,
+        queries: int = 2,
+        patch: int = 4,
+        in_chans: int = 3,
+        drop_path: float = 0.05,
+    ):
+        per_stage = depths, sa_depths, heads, sa_heads, sa_windows
+        if len({len(entries) for entries in per_stage}) > 1:
+            raise ValueError(
+                f"QnA: one entry per stage is needed, got {depths=} {sa_depths=} {heads=} "
+                f"{sa_heads=} {sa_windows=}"
+            )
+        n = len(depths)
+        widths = [dim * 2**i for i in range(n)]
+        strides = [patch * 2**i for i in range(n)]
+        ways = [1] * (n - 1) + [0]  # the way down is a block as well, the last of its stage
+        counts = [sum(each) for each in zip(sa_depths, depths, ways, strict=True)]
+
+        def block(i: int, mix: nn.Module, rate: float) -> Block:
+            return Block(widths[i], mix, QnAFeedForward(widths[i]), rate)
+
+        stages: list[nn.Module] = []
+        down: nn.Module = Patches(in_chans, dim, patch)
+        for i, rates in enumerate(drop_rates(drop_path, counts)):
+            mixers = [
+                *(
+                    WindowAttention(widths[i], sa_heads[i], sa_windows[i])
+                    for _ in range(sa_depths[i])
+                ),
+                *(
+                    LearnedQueryAttention(widths[i], heads[i], window, 1, queries)
+                    for _ in range(depths[i])
+                ),
+            ]
+            blocks = [block(i, mix, rate) for mix, rate in zip(mixers, rates, strict=False)]
+            stages.append(Stage(down, blocks))
+            if i < n - 1:
+                down = QnADown(widths[i], 2 * heads[i], window, queries, rates[-1])
+        super().__init__(
+            nn.Identity(), stages, LayerNorm2d(widths[-1]),
+            in_chans=in_chans, widths=widths, strides=strides,
+        )  # fmt: skip
+        self.depths, self.heads = tuple(depths), tuple(heads)
+        self.sa_depths, self.sa_heads = tuple(sa_depths), tuple(sa_heads)
+
+
+# -- variants -------------------------------------------------------------------------------------
+
+tiny = partial(QnA)
+small = partial(tiny, depths=(2, 3, 6, 0), sa_depths=(0, 0, 12, 2), drop_path=0.2)
+base = partial(small, dim=96, heads=(6, 12, 24, 48), sa_heads=(3, 6, 12, 24), drop_path=0.5)
+
+RELEASED: dict[str, partial[Backbone]] = {
+    "qna_t": tiny,
+    "qna_t_7x7": partial(tiny, window=7),
+    "qna_s": small,
+    "qna_b": base,
+}
+
+_WORK = "the authors count element-wise work too; these are convolutions and matrix products alone"
+
+
+def _main_text(params: str, macs: str, top1: str) -> tuple[Claim, ...]:
+    return (
+        Claim("main text", "params", params),
+        Claim("main text", "MACs", macs, differs=_WORK),
+        Claim("main text", "top-1", top1),
+    )
+
+
+def _table_1(depths: str, sa_depths: str, heads: str, sa_heads: str, down: str, differs: str = ""):
+    return (
+        Claim("Table 1", "depths", depths),
+        Claim("Table 1", "SA depths", sa_depths),
+        Claim("Table 1", "heads", heads),
+        Claim("Table 1", "SA heads", sa_heads),
+        Claim("Table 1", "heads of the ways down", down, differs=differs),
+    )
+
+
+_T_HEADS = "(8, 16, 32, 64)", "(2, 4, 8, 16)", "(16, 32, 64)"
+_B_DOWN = "the released network doubles the heads, as everywhere else; Table 1 repeats T's"
+_CLAIMS = {
+    "qna_t": (
+        *_main_text("16M", "2.5G", "81.7%"),
+        *_table_1("(2, 3, 2, 0)", "(0, 0, 4, 2)", *_T_HEADS),
+    ),
+    "qna_t_7x7": _main_text("16M", "2.6G", "82.0%"),
+    "qna_s": (
+        *_main_text("25M", "4.4G", "83.2%"),
+        *_table_1("(2, 3, 6, 0)", "(0, 0, 12, 2)", *_T_HEADS),
+    ),
+    "qna_b": (
+        *_main_text("56M", "9.7G", "83.7%"),
+        *_table_1(
+            "(2, 3, 6, 0)", "(0, 0, 12, 2)", "(6, 12, 24, 48)", "(3, 6, 12, 24)", "(16, 32, 48)",
+            differs=_B_DOWN,
+        ),
+    ),
+}  # fmt: skip
+
+# -- the supplement's ablations, row by row -------------------------------------------------------
+
+# QnA alone: blocks, heads; top-1 after 90 epochs.
+TABLE_2 = (
+    ((2, 2, 2, 2), (2, 2, 2, 2), "68.33%"),
+    ((2, 2, 2, 2), (4, 4, 4, 4), "69.05%"),
+    ((2, 2, 2, 2), (8, 8, 8, 8), "69.98%"),
+    ((2, 2, 2, 2), (2, 4, 8, 16), "70.08%"),
+    ((2, 2, 2, 2), (4, 8, 16, 32), "70.54%"),
+    ((2, 2, 2, 2), (8, 16, 32, 64), "71.12%"),
+    ((3, 4, 6, 3), (2, 4, 8, 16), "72.66%"),
+    ((3, 4, 6, 3), (4, 8, 16, 32), "72.82%"),
+    ((3, 4, 6, 3), (8, 16, 32, 64), "73.02%"),
+)
+
+# Heads of QnA, of SA; top-1 after 90 and 300 epochs. Windows are not printed: the released code's.
+TABLE_3 = (
+    ((2, 4, 8, 16), (2, 4, 8, 16), "78.17%", ""),
+    ((4, 8, 16, 32), (4, 8, 16, 32), "79.24%", ""),
+    ((8, 16, 32, 64), (8, 16, 32, 64), "79.34%", ""),
+    ((8, 16, 32, 64), (2, 4, 8, 16), "79.31%", "81.5%"),
+    ((8, 16, 32, 64), (4, 8, 16, 32), "79.53%", "81.49%"),
+)
+
+# Blocks of QnA, of SA, window of SA before the last stage; parameters, GFLOPs, top-1. Section 5.1
+# varies the queries of row 10: saccade.build("qna_table4_2220_1152_w7", queries=1).
+TABLE_4 = (
+    ((1, 1, 4, 0), (3, 3, 3, 2), 14, "16.62M", "3.200G", "81.70%"),
+    ((2, 2, 4, 0), (2, 2, 3, 2), 14, "16.51M", "2.909G", "81.74%"),
+    ((3, 3, 4, 0), (1, 1, 3, 2), 14, "16.40M", "2.875G", "81.86%"),
+    ((4, 4, 4, 0), (0, 0, 3, 2), 14, "16.30M", "2.584G", "81.83%"),
+    ((4, 4, 7, 0), (0, 0, 0, 2), 14, "16.00M", "2.631G", "80.8%"),
+    ((4, 4, 5, 0), (0, 0, 2, 2), 14, "16.25M", "2.698G", "81.30%"),
+    ((4, 4, 3, 0), (0, 0, 4, 2), 14, "16.40M", "2.628G", "81.9%"),
+    ((4, 4, 1, 0), (0, 0, 6, 2), 14, "16.55M", "2.714G", "81.9%"),
+    ((1, 1, 1, 0), (2, 2, 6, 2), 7, "16.38M", "2.568G", "80.0%"),
+    ((2, 2, 2, 0), (1, 1, 5, 2), 7, "16.3M", "2.491G", "80.6%"),
+    ((2, 2, 3, 0), (1, 1, 4, 2), 7, "16.23M", "2.471G", "80.7%"),
+    ((2, 2, 4, 0), (1, 1, 3, 2), 7, "16.16M", "2.450G", "80.8%"),
+)
+_ROWS = (
+    "no row of Table 4 is reproduced by the released block, whose counts are exact for T, S and B; "
+    "reading its QnA blocks as including the way down fits the 7x7 rows to 0.4%"
+)
+
+
+def _row_2(
+    blocks: tuple, heads: tuple, top1: str
+) -> tuple[str, partial[Backbone], tuple[Claim, ...]]:
+    name = f"qna_table2_{_join(blocks)}_h{_join(heads, '_')}"
+    make = partial(tiny, depths=blocks, sa_depths=(0, 0, 0, 0), heads=heads)
+    return name, make, (Claim("Table 2", "top-1 at 90 epochs", top1),)
+
+
+def _row_3(
+    heads: tuple, sa_heads: tuple, short: str, long: str
+) -> tuple[str, partial[Backbone], tuple[Claim, ...]]:
+    name = f"qna_table3_q{_join(heads, '_')}_s{_join(sa_heads, '_')}"
+    blocks = {"depths": (1, 2, 3, 0), "sa_depths": (1, 1, 3, 2)}
+    claims = [Claim("Table 3", "top-1 at 90 epochs", short)]
+    if long:
+        claims.append(Claim("Table 3", "top-1", long))
+    return name, partial(tiny, **blocks, heads=heads, sa_heads=sa_heads), tuple(claims)
+
+
+def _row_4(
+    blocks: tuple, sa_blocks: tuple, window: int, params: str, macs: str, top1: str
+) -> tuple[str, partial[Backbone], tuple[Claim, ...]]:
+    name = f"qna_table4_{_join(blocks)}_{_join(sa_blocks)}" + ("_w7" if window == 7 else "")
+    make = partial(tiny, depths=blocks, sa_depths=sa_blocks, sa_windows=(window,) * 3 + (7,))
+    return name, make, (
+        Claim("Table 4", "params", params, differs=_ROWS),
+        Claim("Table 4", "MACs", macs, differs=_ROWS),
+        Claim("Table 4", "top-1", top1),
+    )  # fmt: skip
+
+
+def _join(entries: Sequence[int], by: str = "") -> str:
+    return by.join(map(str, entries))
+
+
+_TABLES = [
+    *(_row_2(*row) for row in TABLE_2),
+    *(_row_3(*row) for row in TABLE_3),
+    *(_row_4(*row) for row in TABLE_4),
+]
+
+VARIANTS: dict[str, partial[Backbone]] = {
+    **RELEASED,
+    "qna_nano": partial(
+        QnA, dim=16, depths=(1, 1, 1, 0), sa_depths=(0, 0, 1, 1), heads=(2, 4, 8, 16),
+        sa_heads=(1, 1, 2, 4), sa_windows=(8, 8, 8, 6), patch=2,
+    ),
+    **{name: make for name, make, _ in _TABLES},
+}  # fmt: skip
+CLAIMS = {**_CLAIMS, **{name: claims for name, _, claims in _TABLES}}
+
+LEAVES = (LearnedQueryAttention, WindowAttention)
+FIRST = "stages.0.down"
+CARDS = {"qna_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)}}
+
+
+# -- the authors' weights -------------------------------------------------------------------------
+
+
+def from_flax(
+    source: str | Path | Mapping[str, Any], name: str | None = None, **overrides: Any
+) -> nn.Module:
+    """A model with the authors' weights, from .npz, Flax's msgpack, or a tree in memory.
+
+    Which of the released variants it is, the shapes tell; any other must be named, with the
+    arguments of `saccade.build` that make it.
+    """
+    tree = read(source)
+    stem, head = tree.get("StemBlock_0/conv_1x1/kernel"), tree.get(f"{_HEAD}/head_logits/kernel")
+    if stem is not None and np.ndim(stem) == 4:
+        overrides.setdefault("in_chans", stem.shape[2])
+    if head is not None and np.ndim(head) == 2:
+        overrides.setdefault("num_classes", head.shape[1])
+
+    def misfits(known: str) -> int:
+        model = timm.create_model(known, device="meta", **overrides)
+        wanted = flax.shapes(model, flax_entries(model))
+        return sum(p not in tree or np.shape(tree[p]) != shape for p, shape in wanted.items())
+
+    name = min(RELEASED, key=misfits) if name is None else name
+    model = timm.create_model(name, **overrides).eval()
+    where = "the tree" if isinstance(source, Mapping) else repr(str(source))
+    flax.load(model, flax_entries(model), tree, f"{where}, read as {name},")
+    return model
+
+
+def to_flax(model: nn.Module) -> dict[str, np.ndarray]:
+    """The weights as the authors' code names and lays them out, one array a path."""
+    return flax.dump(model, flax_entries(model))
+
+
+_HEAD = "ClassificationHead_0"
+
+
+def flax_entries(model: nn.Module) -> flax.Entries:
+    """Every parameter of the authors' QnAViT. Blocks are numbered per stage and kind, from 1."""
+    entries = flax.conv("StemBlock_0/conv_1x1", "backbone.stages.0.down")
+    stages = [cast(Stage, stage) for stage in cast(Backbone, model.backbone).stages]
+    for i, stage in enumerate(stages):
+        counts = {"LSAStage": 0, "QnAStage": 0}
+        for j, block in enumerate(stage.blocks):
+            local = isinstance(block.mix, WindowAttention)
+            kind, word = ("LSAStage", "MSA") if local else ("QnAStage", "QnA")
+            counts[kind] += 1
+            path = f"{kind}_{i}/{word}_Block_{counts[kind]}"
+            entries |= flax.under(path, f"backbone.stages.{i}.blocks.{j}", _block_entries(block))
+        if i + 1 < len(stages):
+            path = f"QnAStage_{i}/QnA_Block_{counts['QnAStage'] + 1}_stride_2"
+            way = f"backbone.stages.{i + 1}.down"
+            entries |= flax.under(path, way, _block_entries(stages[i + 1].down))
+    return {
+        **entries,
+        **flax.norm(f"{_HEAD}/LayerNorm_0", "backbone.norm"),
+        **flax.linear(f"{_HEAD}/head_logits", "head.fc", bias=True),
+    }
+
+
+def _block_entries(block: nn.Module) -> flax.Entries:
+    mix = (
+        flax.under("MultiHeadSelfAttention_0", "mix", window.flax_entries(block.mix))
+        if isinstance(block.mix, WindowAttention)
+        else flax.under("FusedKQnA_0", "mix", layers.flax_entries(cast(Any, block.mix)))
+    )
+    return {
+        **flax.norm("LayerNorm_0", "mix_norm"),
+        **mix,
+        **(flax.conv("Conv_0", "skip") if isinstance(block, QnADown) else {}),
+        **flax.norm("LayerNorm_1", "ffn_norm"),
+        **flax.linear("MlpBlock_0/Dense_0", "ffn.widen", bias=True),
+        **flax.linear("MlpBlock_0/Dense_1", "ffn.narrow", bias=True),
+    }
