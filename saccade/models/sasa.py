@@ -2,7 +2,7 @@
 
 Each stage repeats one bottleneck,
 
-    x + BN(1x1(ReLU(BN(attention(ReLU(BN(1x1(x))))))))
+    ReLU(x + BN(1x1(ReLU(BN(attention(ReLU(BN(1x1(x)))))))))
 
 and a strided one attends at full resolution and then takes the mean of each 2 x 2 pixels.
 """
