@@ -147,11 +147,20 @@ def view(
 
     net = load(model) if Path(model).is_file() else cast(Classifier, zoo.build(model).eval())
     photo = read(image, size)
-    maps = views.linglo_saliency(net, to_input(photo, net.default_cfg))
+    x = to_input(photo, net.default_cfg)
+    family = zoo.family_of(net.default_cfg["architecture"])
+    if family == "sasa":
+        pixel = (photo.shape[0] // 2, photo.shape[1] // 2) if at is None else at
+        maps, what = views.sasa_attention(net, x, pixel), f"attention of pixel {pixel}"
+    elif family == "qna":
+        summed = views.qna_summed_attention(net, x)
+        maps = {name: m.reshape(-1, *m.shape[2:]) for name, m in summed.items()}
+        what = "attention summed by pixel, query after query"
+    else:
+        maps, what = views.linglo_saliency(net, x), "saliency"
     note = "" if Path(model).is_file() else ", untrained"
-    views.picture(
-        photo, maps, out, f"{Path(model).name}{note}: saliency of each stage's last block"
-    )
+    title = f"{Path(model).name}{note}: {what}, last such block of each stage"
+    views.picture(photo, views.last_of_each_stage(maps), out, title)
     console.print(f"drawn: {out}")
 
 

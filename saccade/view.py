@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.layers.linglo import KeyOnlyAttention
+from saccade.layers.qna import LearnedQueryAttention
 from saccade.layers.sasa import StandAloneAttention
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -56,6 +57,50 @@ def linglo_saliency(model: nn.Module, image: Float[Tensor, "1 C H W"]) -> dict[s
     return {
         name: layer.weights(x)[0].permute(2, 0, 1).float().cpu().numpy()
         for name, (layer, x) in watch(model, image, KeyOnlyAttention).items()
+    }
+
+
+# -- QnA ------------------------------------------------------------------------------------------
+
+
+def qna_sum(
+    weights: Float[Tensor, "Ho Wo L h k k"], stride: int, padding: int, size: tuple[int, int]
+) -> Float[np.ndarray, "L h H W"]:
+    """What each pixel receives from all windows that hold it (supplement, Fig. 1)."""
+    k, (H, W) = weights.shape[-1], size
+    Ho, Wo = weights.shape[:2]
+    total = weights.new_zeros(*weights.shape[2:4], H + 2 * padding + k, W + 2 * padding + k)
+    for a in range(k):
+        for b in range(k):
+            rows = slice(a, a + (Ho - 1) * stride + 1, stride)
+            columns = slice(b, b + (Wo - 1) * stride + 1, stride)
+            total[:, :, rows, columns] += weights[..., a, b].permute(2, 3, 0, 1)
+    return total[:, :, padding : padding + H, padding : padding + W].float().cpu().numpy()
+
+
+def qna_tiles(weights: Float[Tensor, "Ho Wo L h k k"]) -> Float[np.ndarray, "L h Hk Wk"]:
+    """The kernel of every window, laid side by side instead of overlapping (Fig. 2)."""
+    tiled = weights.permute(2, 3, 0, 4, 1, 5)  # L h Ho k Wo k
+    return tiled.flatten(4, 5).flatten(2, 3).float().cpu().numpy()
+
+
+@torch.no_grad()
+def qna_summed_attention(
+    model: nn.Module, image: Float[Tensor, "1 C H W"]
+) -> dict[str, np.ndarray]:
+    """For every learned-query layer, per query and head (L, h, H, W): attention summed by pixel."""
+    return {
+        name: qna_sum(layer.weights(x)[0], layer.stride, layer.padding, (x.shape[1], x.shape[2]))
+        for name, (layer, x) in watch(model, image, LearnedQueryAttention).items()
+    }
+
+
+@torch.no_grad()
+def qna_kernels(model: nn.Module, image: Float[Tensor, "1 C H W"]) -> dict[str, np.ndarray]:
+    """For every learned-query layer, per query and head (L, h, Ho k, Wo k): its kernels, tiled."""
+    return {
+        name: qna_tiles(layer.weights(x)[0])
+        for name, (layer, x) in watch(model, image, LearnedQueryAttention).items()
     }
 
 

@@ -8,7 +8,7 @@ import torch
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
-torch.set_num_threads(2)
+torch.set_num_threads(1)  # the maps are small, and the machine may be shared
 
 
 @pytest.fixture(autouse=True)

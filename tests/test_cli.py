@@ -78,14 +78,15 @@ def test_what_goes_wrong_is_one_sentence(run, arguments, says):
     assert "Traceback" not in out
 
 
-def test_view_draws_a_sheet(run, tmp_path):
+@pytest.mark.parametrize("model", ["linglo_nano", "qna_nano", "sasa_nano"])
+def test_view_draws_a_sheet(run, tmp_path, model):
     pytest.importorskip("matplotlib")
     Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), np.uint8)).save(
         tmp_path / "a.png"
     )
     out = tmp_path / "sheet.png"
     code, text = run(
-        "view", str(tmp_path / "a.png"), "--model", "linglo_nano", "--out", str(out), "--size", "64"
+        "view", str(tmp_path / "a.png"), "--model", model, "--out", str(out), "--size", "64"
     )
     assert code == 0, text
     with Image.open(out) as sheet:

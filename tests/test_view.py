@@ -35,6 +35,43 @@ def test_the_sheet_is_drawn(tmp_path):
         assert np.asarray(sheet.convert("L")).std() > 10
 
 
+# -- QnA ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("stride", "padding"), [(1, 1), (2, 1), (1, 0)])
+def test_qna_sum_adds_what_each_pixel_receives(stride, padding):
+    H, W, k = 5, 6, 3
+    Ho, Wo = ((n + 2 * padding - k) // stride + 1 for n in (H, W))
+    weights = torch.rand(Ho, Wo, 2, 3, k, k, dtype=torch.float64)
+    expected = np.zeros((2, 3, H, W))
+    for i, j, a, b in np.ndindex(Ho, Wo, k, k):
+        y, x = i * stride + a - padding, j * stride + b - padding
+        if 0 <= y < H and 0 <= x < W:
+            expected[:, :, y, x] += weights[i, j, :, :, a, b].numpy()
+    got = view.qna_sum(weights, stride, padding, (H, W))
+    np.testing.assert_allclose(got, expected, rtol=1e-6)
+
+
+def test_qna_tiles_lie_side_by_side():
+    weights = torch.rand(4, 5, 2, 3, 3, 3)
+    tiles = view.qna_tiles(weights)
+    assert tiles.shape == (2, 3, 12, 15)
+    np.testing.assert_array_equal(tiles[1, 2, 3:6, 12:15], weights[1, 4, 1, 2].numpy())
+
+
+def test_qna_shows_every_layer_query_and_head():
+    model = saccade.build("qna_nano")
+    x = torch.randn(1, 3, 64, 80)
+    sums, tiles = view.qna_summed_attention(model, x), view.qna_kernels(model, x)
+    assert list(sums) == list(tiles)
+    assert len(sums) == 6  # a block in stages 1 to 3, and three ways down
+    first = next(iter(sums))
+    assert sums[first].shape == (2, 2, 32, 40)
+    assert tiles[first].shape == (2, 2, 96, 120)
+    # every window gives away one unit, all of it inside the map
+    np.testing.assert_allclose(sums[first].sum((2, 3)), 32 * 40, rtol=1e-4)
+
+
 # -- SASA ---------------------------------------------------------------------------------------
 
 

@@ -17,13 +17,15 @@ from typing import Any, cast
 
 import numpy as np
 import timm
+from jaxtyping import Float
 from timm.layers import LayerNorm2d
-from torch import nn
+from torch import Tensor, nn
 
 from saccade.layers import flax, window
 from saccade.layers import qna as layers
 from saccade.layers.block import Block
 from saccade.layers.qna import LearnedQueryAttention, QnADown, QnAFeedForward
+from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.stem import Patches
 from saccade.layers.window import WindowAttention
 from saccade.models.backbone import Backbone, Stage, drop_rates
@@ -37,6 +39,7 @@ class QnA(Backbone):
     depths, heads                    of the QnA blocks; their k is `window`, their L `queries`
     sa_depths, sa_heads, sa_windows  of the window-attention blocks
     patch                            side of the patches that the stem reads
+    mixer                            "qna", or "sasa" in its place in the blocks (section 5.1)
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class QnA(Backbone):
         window: int = 3,
         queries: int = 2,
         patch: int = 4,
+        mixer: str = "qna",
         in_chans: int = 3,
         drop_path: float = 0.05,
     ):
@@ -60,11 +64,18 @@ class QnA(Backbone):
                 f"QnA: one entry per stage is needed, got {depths=} {sa_depths=} {heads=} "
                 f"{sa_heads=} {sa_windows=}"
             )
+        if mixer not in ("qna", "sasa"):
+            raise ValueError(f"QnA: mixer must be 'qna' or 'sasa', got {mixer=}")
         n = len(depths)
         widths = [dim * 2**i for i in range(n)]
         strides = [patch * 2**i for i in range(n)]
         ways = [1] * (n - 1) + [0]  # the way down is a block as well, the last of its stage
         counts = [sum(each) for each in zip(sa_depths, depths, ways, strict=True)]
+
+        def local(i: int) -> nn.Module:
+            if mixer == "sasa":
+                return LocalAttention(widths[i], heads=heads[i], window=window)
+            return LearnedQueryAttention(widths[i], heads[i], window, 1, queries)
 
         def block(i: int, mix: nn.Module, rate: float) -> Block:
             return Block(widths[i], mix, QnAFeedForward(widths[i]), rate)
@@ -77,10 +88,7 @@ class QnA(Backbone):
                     WindowAttention(widths[i], sa_heads[i], sa_windows[i])
                     for _ in range(sa_depths[i])
                 ),
-                *(
-                    LearnedQueryAttention(widths[i], heads[i], window, 1, queries)
-                    for _ in range(depths[i])
-                ),
+                *(local(i) for _ in range(depths[i])),
             ]
             blocks = [block(i, mix, rate) for mix, rate in zip(mixers, rates, strict=False)]
             stages.append(Stage(down, blocks))
@@ -92,6 +100,13 @@ class QnA(Backbone):
         )  # fmt: skip
         self.depths, self.heads = tuple(depths), tuple(heads)
         self.sa_depths, self.sa_heads = tuple(sa_depths), tuple(sa_heads)
+
+
+class LocalAttention(StandAloneAttention):
+    """SASA on B H W C, as the blocks here hand it on; the same bytes, seen as NCHW."""
+
+    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
+        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
 
 
 # -- variants -------------------------------------------------------------------------------------
@@ -174,7 +189,8 @@ TABLE_3 = (
 )
 
 # Blocks of QnA, of SA, window of SA before the last stage; parameters, GFLOPs, top-1. Section 5.1
-# varies the queries of row 10: saccade.build("qna_table4_2220_1152_w7", queries=1).
+# varies the queries of row 10, saccade.build("qna_table4_2220_1152_w7", queries=1), and puts SASA
+# in the place of QnA, saccade.build("qna_sasa").
 TABLE_4 = (
     ((1, 1, 4, 0), (3, 3, 3, 2), 14, "16.62M", "3.200G", "81.70%"),
     ((2, 2, 4, 0), (2, 2, 3, 2), 14, "16.51M", "2.909G", "81.74%"),
@@ -243,10 +259,13 @@ VARIANTS: dict[str, partial[Backbone]] = {
         sa_heads=(1, 1, 2, 4), sa_windows=(8, 8, 8, 6), patch=2,
     ),
     **{name: make for name, make, _ in _TABLES},
+    "qna_sasa": partial(
+        tiny, depths=(2, 2, 2, 0), sa_depths=(1, 1, 5, 2), sa_windows=(7,) * 4, mixer="sasa",
+    ),
 }  # fmt: skip
 CLAIMS = {**_CLAIMS, **{name: claims for name, _, claims in _TABLES}}
 
-LEAVES = (LearnedQueryAttention, WindowAttention)
+LEAVES = (LearnedQueryAttention, WindowAttention, LocalAttention)
 FIRST = "stages.0.down"
 CARDS = {"qna_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)}}
 
