@@ -1,19 +1,23 @@
 """Where attention looks, as arrays: each function takes a model and an image and draws nothing.
 
-    maps = linglo_saliency(model, image)      {"stage 1, block 2": array h x H x W, ...}
+    maps = linglo_saliency(model, image)       {"stage 1": array h x H x W, ...}
+    maps = qna_summed_attention(model, image)  {"stage 1, query 1": array h x H x W, ...}
+    maps = qna_kernels(model, image)           the same, each pixel as its k x k kernel
 
 `picture` turns such maps into one sheet; it needs matplotlib (the viz extra).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from saccade.layers.linglo import KeyOnlyAttention
+from saccade.layers.qna import LearnedQueryAttention
 
 
 @torch.no_grad()
@@ -42,6 +46,71 @@ def linglo_saliency(model: nn.Module, image: Float[Tensor, "1 C H W"]) -> dict[s
     return {
         f"stage {int(stage) + 1}": a[0].permute(2, 0, 1).float().cpu().numpy()
         for stage, a in seen.items()
+    }
+
+
+def qna_summed_attention(
+    model: nn.Module, image: Float[Tensor, "1 C H W"]
+) -> dict[str, np.ndarray]:
+    """What each pixel is given by all windows together (QnA, supplement Fig. 1), a map per head.
+
+    Of the last QnA layer of each stage, and each of its queries.
+    """
+
+    def see(layer: LearnedQueryAttention, x: Tensor) -> Tensor:
+        return _summed(layer.weights(x), (x.shape[1], x.shape[2]), layer.stride, layer.padding)
+
+    return _of_each_query(model, image, see)
+
+
+def qna_kernels(model: nn.Module, image: Float[Tensor, "1 C H W"]) -> dict[str, np.ndarray]:
+    """The kernel by which each window is aggregated, side by side (QnA, supplement Fig. 2)."""
+    return _of_each_query(model, image, lambda layer, x: _side_by_side(layer.weights(x)))
+
+
+def _summed(
+    p: Float[Tensor, "B Ho Wo L h k k"], size: tuple[int, int], stride: int, padding: int
+) -> Float[Tensor, "B L h H W"]:
+    """Each window's weights, added up where windows overlap."""
+    B, _, _, L, h, k, _ = p.shape
+    columns = p.permute(0, 3, 4, 5, 6, 1, 2).flatten(0, 2).flatten(1, 2).flatten(2)
+    return F.fold(columns, size, k, stride=stride, padding=padding).view(B, L, h, *size)
+
+
+def _side_by_side(p: Float[Tensor, "B Ho Wo L h k k"]) -> Float[Tensor, "B L h Hk Wk"]:
+    return p.permute(0, 3, 4, 1, 5, 2, 6).flatten(5, 6).flatten(3, 4)
+
+
+@torch.no_grad()
+def _of_each_query(
+    model: nn.Module,
+    image: Float[Tensor, "1 C H W"],
+    see: Callable[[LearnedQueryAttention, Tensor], Float[Tensor, "1 L h H W"]],
+) -> dict[str, np.ndarray]:
+    layers: dict[str, LearnedQueryAttention] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, LearnedQueryAttention):
+            layers[path.split("stages.")[-1].split(".")[0]] = module  # the last one of its stage
+    if not layers:
+        raise ValueError("view: this model has no learned-query attention; try a qna_* model")
+    seen: dict[str, Tensor] = {}
+    hooks = [
+        layer.register_forward_pre_hook(
+            lambda layer, inputs, stage=stage: seen.__setitem__(stage, see(layer, *inputs))
+        )
+        for stage, layer in layers.items()
+    ]
+    training = model.training
+    try:
+        model.eval()(image)
+    finally:
+        model.train(training)
+        for hook in hooks:
+            hook.remove()
+    return {
+        f"stage {int(stage) + 1}, query {i + 1}": heads.float().cpu().numpy()
+        for stage, maps in seen.items()
+        for i, heads in enumerate(maps[0])
     }
 
 
