@@ -56,13 +56,11 @@ class WindowAttention(nn.Module):
         """
         H, W = x.shape[1:3]
         h = w = self.window
-        whole = torch.compiler.is_exporting()  # there, sizes are symbols: no looking at them
-        if not whole:
+        if not torch.compiler.is_compiling():  # there, sizes may be symbols
             h, w = min(h, H), min(w, W)  # a window larger than the map is the map
-            whole = H % h or W % w
         qkv = tiled(self.qkv(x), h, w).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         bias = self.bias(h, w)[None]
-        if whole:
+        if torch.compiler.is_exporting() or H % h or W % w:
             inside = tiled(torch.ones_like(x[..., :1]), h, w).unsqueeze(1).mT  # n 1 1 N
             bias = bias.masked_fill(inside == 0, -torch.inf)
         return qkv, bias.to(qkv.dtype), (h, w)
@@ -89,8 +87,8 @@ class WindowAttention(nn.Module):
 def tiled(x: Float[Tensor, "B H W C"], h: int, w: int) -> Float[Tensor, "n N C"]:
     """The h x w windows of all images, row by row; zeros fill the last ones."""
     H, W = x.shape[1:3]
+    rows, columns = (H + h - 1) // h, (W + w - 1) // w
     if torch.compiler.is_exporting():
-        rows, columns = (H + h - 1) // h, (W + w - 1) // w
         i = torch.arange(rows * columns * h * w, device=x.device)
         window, pixel = i // (h * w), i % (h * w)
         above, left = _divided(window, columns)
@@ -99,9 +97,9 @@ def tiled(x: Float[Tensor, "B H W C"], h: int, w: int) -> Float[Tensor, "n N C"]
         inside = ((row < H) & (column < W)).to(x.dtype)
         tokens = x.flatten(1, 2).index_select(1, picked) * inside[:, None]
         return tokens.flatten(0, 1).unflatten(0, (-1, h * w))
-    x = F.pad(x, (0, 0, 0, -W % w, 0, -H % h))
-    x = x.unflatten(1, (-1, h)).unflatten(3, (-1, w))  # B rows h columns w C
-    return x.transpose(2, 3).flatten(3, 4).flatten(0, 2)
+    x = F.pad(x, (0, 0, 0, columns * w - W, 0, rows * h - H))
+    x = x.view(-1, rows, h, columns, w, x.shape[3])
+    return x.transpose(2, 3).reshape(-1, h * w, x.shape[5])
 
 
 def untiled(x: Float[Tensor, "n N C"], H: int, W: int, h: int, w: int) -> Float[Tensor, "B H W C"]:
@@ -112,8 +110,8 @@ def untiled(x: Float[Tensor, "n N C"], H: int, W: int, h: int, w: int) -> Float[
         place = (row // h * columns + column // w) * h * w + row % h * w + column % w
         x = x.flatten(0, 1).unflatten(0, (-1, rows * columns * h * w))
         return x.index_select(1, place).unflatten(1, (H, W))
-    x = x.unflatten(0, (-1, rows, columns)).unflatten(3, (h, w)).transpose(2, 3)
-    return x.flatten(3, 4).flatten(1, 2)[:, :H, :W]
+    x = x.view(-1, rows, columns, h, w, x.shape[2]).transpose(2, 3)
+    return x.reshape(-1, rows * h, columns * w, x.shape[5])[:, :H, :W]
 
 
 def _divided(i: Tensor, by: int) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ first):
 from collections.abc import Callable, Iterator
 from functools import reduce
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float
@@ -299,6 +299,7 @@ _aggregate.register_vmap(_one_by_one(_aggregate))
 _gradients.register_vmap(_one_by_one(_gradients))
 
 
+@no_type_check  # tracers look into these two, and cannot see through a checking wrapper
 class _Aggregate(torch.autograd.Function):
     generate_vmap_rule = True
 
@@ -320,6 +321,7 @@ class _Aggregate(torch.autograd.Function):
         return *grads, None, None, None
 
 
+@no_type_check
 class _Gradients(torch.autograd.Function):
     generate_vmap_rule = True
 
