@@ -174,12 +174,12 @@ struct QnaTile {
         for (int c = 0; c < heads * d; c++) zero(v + c * plane + f * pitch, pitch);
         continue;
       }
-      const int ahead = stride * R;
+      const int ahead = stride * R;  // rows
       pack<E>(of_plane<E>(call.v, f), part.b, part.head * d, heads * d, y, from, to, 0, pitch,
-              plane, ahead, S(1), v + f * pitch);
+              plane, ahead * call.v.row, S(1), v + f * pitch);
       for (int l = 0; l < L; l++)
         pack<E>(of_plane<E>(call.s, f), part.b, l * call.heads + part.head, heads, y, from, to, 0,
-                pitch, plane, ahead, S(1), s + l * heads * plane + f * pitch);
+                pitch, plane, ahead * call.s.row, S(1), s + l * heads * plane + f * pitch);
       for (int c = 0; c < L * heads; c++) {
         const S *sc = s + c * plane + f * pitch + from, m = highest[c];
         S* ec = e + c * plane + f * pitch + from;
@@ -537,7 +537,7 @@ void qna_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* pa
     for (int i = 0; i < rows; i++)
       for (int g = 0; g < tile.groups; g++)
         pack<E>(c.gout, part.b, (g * c.heads + part.head) * c.d, channels, y + i, q0, part.x1,
-                q0 - reach, pitch, pitch, R, S(1),
+                q0 - reach, pitch, pitch, R * c.gout.row, S(1),
                 tile.gouts + (ptrdiff_t(i) * tile.groups + g) * channels * pitch);
     const bool own = y >= part.y0;
     const int r0 = max(part.r0, tile.top(y)), r1 = min(part.r1, bottom);

@@ -106,19 +106,25 @@ INLINE bool overlapping(int n, F&& f) {
   return true;
 }
 
-// Ask for `bytes` from p on, to be in cache when they are needed.
+// Ask for `bytes` from p on, to be in the second cache when they are needed.
 INLINE void fetch(const void* p, size_t bytes) {
   const char* c = static_cast<const char*>(p);
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(c + i);
-  __builtin_prefetch(c + bytes - 1);
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(c + i, 0, 2);
+  __builtin_prefetch(c + bytes - 1, 0, 2);
+}
+
+// How far ahead to fetch at row y of H: some rows down or, near the end, into the next d channels,
+// which the next task is likely to begin with.
+INLINE ptrdiff_t soon(const Map& map, int y, int H, int rows, int d) {
+  return y + rows < H ? rows * map.row : (rows - H) * map.row + d * map.channel;
 }
 
 // Channels [c0, c0 + d) of pixels [from, to) of row y, times `scale`, to scratch. A row of `dst`
 // has `width` pixels, the first of them pixel `left`; all that is not read becomes zero. At least
-// one vector must fit behind the pixels read. The row `ahead` rows below will be wanted next.
+// one vector must fit behind the pixels read. What lies `ahead` elements on will be wanted soon.
 template <class E, class S>
 void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left, int width,
-          ptrdiff_t pitch, int ahead, S scale, S* dst) {
+          ptrdiff_t pitch, ptrdiff_t ahead, S scale, S* dst) {
   constexpr int N = LANES<S>;
   const E* src = static_cast<const E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
                  from * map.column;
@@ -129,7 +135,7 @@ void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left
     overlapping<N>(width - head - n, [&](int x) INLINED { store(r + head + n + x, V<S>{}); });
     if (map.column != 1) continue;
     const E* s = src + c * map.channel;
-    fetch(s + ahead * map.row, n * sizeof(E));
+    fetch(s + ahead, n * sizeof(E));
     r += head;
     if (!overlapping<N>(n, [&](int x) INLINED { store(r + x, widen(s + x) * scale); }))
       for (int x = 0; x < n; x++) r[x] = widen_one(s[x]) * scale;
@@ -144,7 +150,7 @@ void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left
           for (int j = 0; j < N; j++) {
             const E* s = src + (x + j) * map.column + c;
             v[j] = widen(s) * scale;
-            __builtin_prefetch(s + ahead * map.row);
+            __builtin_prefetch(s + ahead, 0, 2);
           }
           transpose<S>(v);
           for (int j = 0; j < N; j++) store(dst + (c + j) * pitch + x, v[j]);

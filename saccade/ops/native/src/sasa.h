@@ -380,8 +380,8 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
   tile.prepare(part.head);
   const int P = tile.P, c0 = part.head * c.d, x0 = max(0, tile.left), x1 = min(c.W, part.x1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, c.d, y, from, to, tile.left, plan.pitch, plan.pitch, R,
-            scale, dst);
+    pack<E>(map, part.b, c0, c.d, y, from, to, tile.left, plan.pitch, plan.pitch,
+            soon(map, y, c.H, R + tile.P, c.d), scale, dst);
   };
   for (int y = part.y0, next = max(0, y - P); y < part.y1; y += R) {
     const int rows = min(R, part.y1 - y);
@@ -417,7 +417,8 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
 
   const int x0 = max(0, tile.left), x1 = min(c.W, q1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, d, y, from, to, tile.left, pitch, pitch, R, scale, dst);
+    pack<E>(map, part.b, c0, d, y, from, to, tile.left, pitch, pitch,
+            soon(map, y, c.H, R + P, d), scale, dst);
   };
   const int first = max(0, part.y0 - P) / R * R, last = min(c.H, part.y1 + P);
   int next = max(0, first - P), done = part.y0;
