@@ -158,6 +158,8 @@ struct QnaTile {
           }
       }
     for (int c = 0; c < L * heads; c++) highest[c] = std::ceil(highest[c] * S(LOG2E));
+    zero(values, ring * row_v);
+    zero(scores, ring * row_s);
     zero(powers, ring * row_s);
   }
 
@@ -170,16 +172,13 @@ struct QnaTile {
       int from, to;
       places(f, 0, W, from, to);
       to = min(to, pitch - N);  // columns that no window sees
-      if (to <= from) {
-        for (int c = 0; c < heads * d; c++) zero(v + c * plane + f * pitch, pitch);
-        continue;
-      }
+      if (to <= from) continue;
       const int ahead = stride * R;  // rows
-      pack<E>(of_plane<E>(call.v, f), part.b, part.head * d, heads * d, y, from, to, 0, pitch,
-              plane, ahead * call.v.row, S(1), v + f * pitch);
+      pack<E>(of_plane<E>(call.v, f), part.b, part.head * d, heads * d, y, from, to, plane,
+              ahead * call.v.row, S(1), v + f * pitch + from);
       for (int l = 0; l < L; l++)
-        pack<E>(of_plane<E>(call.s, f), part.b, l * call.heads + part.head, heads, y, from, to, 0,
-                pitch, plane, ahead * call.s.row, S(1), s + l * heads * plane + f * pitch);
+        pack<E>(of_plane<E>(call.s, f), part.b, l * call.heads + part.head, heads, y, from, to,
+                plane, ahead * call.s.row, S(1), s + l * heads * plane + f * pitch + from);
       for (int c = 0; c < L * heads; c++) {
         const S *sc = s + c * plane + f * pitch + from, m = highest[c];
         S* ec = e + c * plane + f * pitch + from;
@@ -504,6 +503,7 @@ void qna_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* pa
   const int first = max(0, part.y0 - reach) / R * R;
   tile.template prepare<E>(part, first, part.y1);
   const size_t tables = size_t(tile.L) * part.heads * tile.KK;
+  zero(tile.gouts, size_t(R) * tile.groups * channels * pitch);
   zero(tile.shifted_w, size_t(R) * tile.KK * pitch);
   zero(tile.shifted_ds, size_t(tile.L) * R * tile.KK * pitch);
   zero(tile.dbias_lanes, tables * N);
@@ -537,8 +537,8 @@ void qna_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* pa
     for (int i = 0; i < rows; i++)
       for (int g = 0; g < tile.groups; g++)
         pack<E>(c.gout, part.b, (g * c.heads + part.head) * c.d, channels, y + i, q0, part.x1,
-                q0 - reach, pitch, pitch, R * c.gout.row, S(1),
-                tile.gouts + (ptrdiff_t(i) * tile.groups + g) * channels * pitch);
+                pitch, R * c.gout.row, S(1),
+                tile.gouts + (ptrdiff_t(i) * tile.groups + g) * channels * pitch + reach);
     const bool own = y >= part.y0;
     const int r0 = max(part.r0, tile.top(y)), r1 = min(part.r1, bottom);
     for (int h = 0; h < part.heads; h++)

@@ -88,7 +88,11 @@ struct SasaTile {
   bool inside(int y) const { return y >= 0 && y < H; }
 
   // What does not change within a task: tables by channel, and the columns outside the image.
-  void prepare(int head) {
+  void prepare(int head, bool backward) {
+    if (content) zero(keys, (R + 2 * P) * row);
+    zero(values, (R + 2 * P) * row);
+    zero(queries, R * row);
+    if (backward) zero(gouts, R * row);
     if (position) {
       const size_t table = size_t(call.tables == 1 ? 0 : head) * K * half;
       const S* by_row = static_cast<const S*>(call.row) + table;
@@ -377,11 +381,11 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
   SasaTile<S> tile(c, plan.strip, plan.pitch);
   tile.q0 = part.x0, tile.q1 = part.x1, tile.left = part.x0 - tile.P;
   tile.carve(scratch, false);
-  tile.prepare(part.head);
+  tile.prepare(part.head, false);
   const int P = tile.P, c0 = part.head * c.d, x0 = max(0, tile.left), x1 = min(c.W, part.x1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, c.d, y, from, to, tile.left, plan.pitch, plan.pitch,
-            soon(map, y, c.H, R + tile.P, c.d), scale, dst);
+    pack<E>(map, part.b, c0, c.d, y, from, to, plan.pitch,
+            soon(map, y, c.H, R + P, c.d), scale, dst + from - tile.left);
   };
   for (int y = part.y0, next = max(0, y - P); y < part.y1; y += R) {
     const int rows = min(R, part.y1 - y);
@@ -409,7 +413,7 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
   SasaTile<S> tile(c, min(c.W, plan.strip + (plan.strips > 1 ? 2 * P : 0)), pitch);
   tile.carve(scratch, true);
   tile.q0 = q0, tile.q1 = q1, tile.left = q0 - P;
-  tile.prepare(part.head);
+  tile.prepare(part.head, true);
   zero(tile.shifted_p, size_t(R) * K * K * pitch);
   if (tile.content) zero(tile.shifted_ds, size_t(R) * K * K * pitch);
   zero(tile.drow_lanes, size_t(tile.half) * K * N);
@@ -417,8 +421,8 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
 
   const int x0 = max(0, tile.left), x1 = min(c.W, q1 + P);
   const auto rows_in = [&](const Map& map, int y, int from, int to, S scale, S* dst) {
-    pack<E>(map, part.b, c0, d, y, from, to, tile.left, pitch, pitch,
-            soon(map, y, c.H, R + P, d), scale, dst);
+    pack<E>(map, part.b, c0, d, y, from, to, pitch, soon(map, y, c.H, R + P, d), scale,
+            dst + from - tile.left);
   };
   const int first = max(0, part.y0 - P) / R * R, last = min(c.H, part.y1 + P);
   int next = max(0, first - P), done = part.y0;
