@@ -31,7 +31,9 @@ def unfold(q, k, v, row, col, heads, outside):
     by_col = by_col + col[0].t()[:, None, None, None, :]
     k = torch.cat([by_row, by_col], 2).flatten(-2)
     logits = (q.reshape(*split, 1) * k).sum(2) + outside
-    return torch.einsum("bhyxk,bhcyxk->bhcyx", logits.softmax(-1), v.flatten(-2)).reshape(B, C, H, W)
+    return torch.einsum("bhyxk,bhcyxk->bhcyx", logits.softmax(-1), v.flatten(-2)).reshape(
+        B, C, H, W
+    )
 
 
 def beyond(H, W):
