@@ -18,8 +18,7 @@ from saccade.ops.native.qna import aggregate
 
 def depthwise(s, v, rpe, ws, stride, padding):
     """The authors' form: exponentials, then grouped convolutions of e^s v and e^s."""
-    B, H, W, L, h = s.shape
-    k, d = rpe.shape[0], v.shape[-1]
+    (L, h), d = s.shape[3:], v.shape[-1]
     e = (s - s.amax((1, 2), keepdim=True)).exp()
     numerator = (e[..., None] * v[:, :, :, None]).flatten(3).permute(0, 3, 1, 2)
     bias = rpe.exp()

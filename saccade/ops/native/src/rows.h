@@ -1,8 +1,8 @@
 // Moving image rows between tensors (any strides, any supported type) and planar scratch.
 //
 // The kernels compute on scratch rows only: channel c of a row starts at c * pitch, pixels are
-// neighbours, and what lies outside the image is zero: a task clears its rows once, and from then on
-// only the inside is written. Layout and type end here.
+// neighbours, and what lies outside the image is zero: a task clears its rows once, and from then
+// on only the inside is written. Layout and type end here.
 #pragma once
 #include "call.h"
 #include "vec.h"
