@@ -23,7 +23,7 @@ NAME = "kernels.dylib" if sys.platform == "darwin" else "kernels.so"
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"]
 GCC = ["-fno-tree-loop-distribute-patterns"]  # a few zeros are stored faster than memset is called
 INSTRUCTION_SETS = {
-    "generic": [],
+    "generic": ["-DSACCADE_DOUBLE"],
     "avx2": ["-mavx2", "-mfma", "-mtune=generic"],
     "avx512": [
         "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma",

@@ -78,6 +78,8 @@ int each_task(const Work& work, int threads, Run run) {
   return failed ? 1 : 0;
 }
 
+const Kernels& kernels_for(int32_t type) { return type == FLOAT64 ? generic::table : kernels(); }
+
 template <class Call>
 int forward(const Call& call, const Work& work, void (*run)(const Call&, int, void*)) {
   return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
@@ -136,18 +138,18 @@ EXPORT int saccade_use(const char* name) {
 
 // Forward and backward return 0, or 1 if memory ran out.
 EXPORT int saccade_sasa_forward(const Sasa* call) {
-  const Kernels& k = kernels();
+  const Kernels& k = kernels_for(call->type);
   return forward(*call, k.sasa_work(*call, false), k.sasa_forward);
 }
 EXPORT int saccade_sasa_backward(const Sasa* call) {
-  const Kernels& k = kernels();
+  const Kernels& k = kernels_for(call->type);
   return backward(*call, k.sasa_work(*call, true), k.sasa_backward, k.sasa_reduce);
 }
 EXPORT int saccade_qna_forward(const Qna* call) {
-  const Kernels& k = kernels();
+  const Kernels& k = kernels_for(call->type);
   return forward(*call, k.qna_work(*call, false), k.qna_forward);
 }
 EXPORT int saccade_qna_backward(const Qna* call) {
-  const Kernels& k = kernels();
+  const Kernels& k = kernels_for(call->type);
   return backward(*call, k.qna_work(*call, true), k.qna_backward, k.qna_reduce);
 }

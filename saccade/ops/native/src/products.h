@@ -75,12 +75,12 @@ INLINE void blocks(int n, F&& f) {
     start += size;
   }
 }
-// Cut channels [from, to) into full blocks and one rest.
-template <class F>
+// Cut channels [from, to) into full blocks, then halves, quarters, ...
+template <int Size = BLOCK, class F>
 INLINE void channel_blocks(int from, int to, F&& f) {
   int c = from;
-  for (; c + BLOCK <= to; c += BLOCK) f(c, Int<BLOCK>{});
-  if (c < to) pick<BLOCK>(to - c, [&](auto s) INLINED { f(c, s); });
+  for (; c + Size <= to; c += Size) f(c, Int<Size>{});
+  if constexpr (Size > 1) channel_blocks<Size / 2>(c, to, f);
 }
 
 }  // namespace SACCADE_ISA

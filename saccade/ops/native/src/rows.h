@@ -1,7 +1,8 @@
 // Moving image rows between tensors (any strides, any supported type) and planar scratch.
 //
 // The kernels compute on scratch rows only: channel c of a row starts at c * pitch, pixels are
-// neighbours, and what lies outside the image is zero. Layout and type end here.
+// neighbours, and what lies outside the image is zero: a task clears its rows once, and from then
+// on only the inside is written. Layout and type end here.
 #pragma once
 #include "call.h"
 #include "vec.h"
@@ -106,45 +107,44 @@ INLINE bool overlapping(int n, F&& f) {
   return true;
 }
 
-// Ask for `bytes` from p on, to be in cache when they are needed.
+// Ask for `bytes` from p on, to be in the second cache when they are needed.
 INLINE void fetch(const void* p, size_t bytes) {
   const char* c = static_cast<const char*>(p);
-  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(c + i);
-  __builtin_prefetch(c + bytes - 1);
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(c + i, 0, 2);
+  __builtin_prefetch(c + bytes - 1, 0, 2);
 }
 
-// Channels [c0, c0 + d) of pixels [from, to) of row y, times `scale`, to scratch. A row of `dst`
-// has `width` pixels, the first of them pixel `left`; all that is not read becomes zero. At least
-// one vector must fit behind the pixels read. The row `ahead` rows below will be wanted next.
+// How far ahead to fetch at row y of H: some rows down or, near the end, into the next d channels,
+// which the next task is likely to begin with.
+INLINE ptrdiff_t soon(const Map& map, int y, int H, int rows, int d) {
+  return y + rows < H ? rows * map.row : (rows - H) * map.row + d * map.channel;
+}
+
+// Channels [c0, c0 + d) of pixels [from, to) of row y, times `scale`, to scratch: pixel `from` of
+// channel c to dst[c * pitch]. What lies `ahead` elements on will be wanted soon.
 template <class E, class S>
-void pack(const Map map, int b, int c0, int d, int y, int from, int to, int left, int width,
-          ptrdiff_t pitch, int ahead, S scale, S* dst) {
+void pack(const Map map, int b, int c0, int d, int y, int from, int to, ptrdiff_t pitch,
+          ptrdiff_t ahead, S scale, S* dst) {
   constexpr int N = LANES<S>;
   const E* src = static_cast<const E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
                  from * map.column;
-  const int n = to - from, head = from - left;
-  for (int c = 0; c < d; c++) {
-    S* r = dst + c * pitch;
-    for (int x = 0; x < head; x += N) store(r + x, V<S>{});
-    overlapping<N>(width - head - n, [&](int x) INLINED { store(r + head + n + x, V<S>{}); });
-    if (map.column != 1) continue;
-    const E* s = src + c * map.channel;
-    fetch(s + ahead * map.row, n * sizeof(E));
-    r += head;
-    if (!overlapping<N>(n, [&](int x) INLINED { store(r + x, widen(s + x) * scale); }))
-      for (int x = 0; x < n; x++) r[x] = widen_one(s[x]) * scale;
+  const int n = to - from;
+  if (map.column == 1) {
+    for (int c = 0; c < d; c++, src += map.channel, dst += pitch) {
+      fetch(src + ahead, n * sizeof(E));
+      if (!overlapping<N>(n, [&](int x) INLINED { store(dst + x, widen(src + x) * scale); }))
+        for (int x = 0; x < n; x++) dst[x] = widen_one(src[x]) * scale;
+    }
+    return;
   }
-  if (map.column == 1) return;
-  dst += head;
   int whole = 0;  // channels done N at a time
-  if (map.channel == 1 &&
-      overlapping<N>(n, [&](int x) INLINED {
+  if (map.channel == 1 && overlapping<N>(n, [&](int x) INLINED {
         for (int c = 0; c + N <= d; c += N) {
           V<S> v[N];
           for (int j = 0; j < N; j++) {
             const E* s = src + (x + j) * map.column + c;
             v[j] = widen(s) * scale;
-            __builtin_prefetch(s + ahead * map.row);
+            __builtin_prefetch(s + ahead, 0, 2);
           }
           transpose<S>(v);
           for (int j = 0; j < N; j++) store(dst + (c + j) * pitch + x, v[j]);

@@ -1,7 +1,7 @@
 // Vectors of one instruction set, through the compiler's own vector type.
 //
 // This header and everything that includes it is compiled once per instruction set, each time into
-// a namespace of that name, so that no function built for AVX-512 can ever stand in for a plain one.
+// a namespace of that name, so that no function built for AVX-512 can stand in for a plain one.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -171,7 +171,9 @@ INLINE void pick(int n, F&& f) {
 template <int Max, int Lo = 0, class F>
 INLINE void span(int lo, int hi, F&& f) {
   if (lo == Lo) {
-    pick<Max - Lo>(hi - lo + 1, [&](auto n) INLINED { f(Int<Lo>{}, Int<Lo + decltype(n)::value - 1>{}); });
+    pick<Max - Lo>(hi - lo + 1, [&](auto n) INLINED {
+      f(Int<Lo>{}, Int<Lo + decltype(n)::value - 1>{});
+    });
   } else if constexpr (Lo + 1 < Max) {
     span<Max, Lo + 1>(lo, hi, f);
   }

@@ -1,0 +1,319 @@
+// Local attention on one tile of R x LANES queries: the steps that sasa.h strings together.
+#pragma once
+#include "call.h"
+#include "products.h"
+#include "scratch.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+// The buffers of a task and the steps on one tile of R x LANES queries.
+template <class S>
+struct SasaTile {
+  static constexpr int N = LANES<S>;
+  const Sasa& call;
+  int d, H, W, K, P, half, pitch;
+  bool content, position;
+  int q0, q1, left;  // columns of the queries; the column at index 0 of every row buffer
+  ptrdiff_t row;     // elements in one row of all channels
+
+  S *keys, *values, *queries, *outs;           // rings of R + 2P rows; R rows
+  S *logits, *along_row, *along_col, *border;  // R K K N; R K N twice; per vector of columns K N
+  S *row_table, *col_table;                    // half x K: channel by channel
+  // backward
+  S *gouts, *dqueries, *dkeys, *dvalues;  // R rows; R rows; rings
+  S *dweights;                            // as logits
+  S *shifted_p, *shifted_ds;              // R K K pitch, at the place of the key
+  S *drow_lanes, *dcol_lanes;             // half K N
+
+  SasaTile(const Sasa& c, int queries_wide, int pitch_)
+      : call(c), d(c.d), H(c.H), W(c.W), K(c.window), P(c.window / 2), half(c.d / 2),
+        pitch(pitch_), content(c.k.data), position(c.row), q0(0), q1(queries_wide), left(0),
+        row(ptrdiff_t(c.d) * pitch_) {}
+
+  size_t carve(S* base, bool backward) {
+    Carver<S> from{base, 0, (16 - P % 16) % 16};
+    const size_t ring = (R + 2 * P) * row, tile = size_t(R) * K * K * N;
+    keys = from.take(content ? ring : 0);
+    values = from.take(ring);
+    queries = from.take(R * row);
+    from.skew = 0;
+    logits = from.take(tile);
+    along_row = from.take(size_t(R) * K * N);
+    along_col = from.take(size_t(R) * K * N);
+    border = from.take(size_t(round_up(q1 - q0, N)) * K);
+    row_table = from.take(size_t(half) * K);
+    col_table = from.take(size_t(half) * K);
+    if (backward) {
+      dweights = from.take(tile);
+      drow_lanes = from.take(size_t(half) * K * N);
+      dcol_lanes = from.take(size_t(half) * K * N);
+      from.skew = (16 - P % 16) % 16;
+      gouts = from.take(R * row);
+      dqueries = from.take(R * row);
+      dkeys = from.take(content ? ring : 0);
+      dvalues = from.take(ring);
+      shifted_p = from.take(size_t(R) * K * K * pitch);
+      shifted_ds = from.take(content ? size_t(R) * K * K * pitch : 0);
+    } else {
+      from.skew = (16 - P % 16) % 16;
+      outs = from.take(R * row);
+    }
+    return from.used;
+  }
+
+  S* in_ring(S* ring, int y) const { return ring + (y % (R + 2 * P)) * row; }
+  bool inside(int y) const { return y >= 0 && y < H; }
+
+  // What does not change within a task: tables by channel, and the columns outside the image.
+  void prepare(int head, bool backward) {
+    if (content) zero(keys, (R + 2 * P) * row);
+    zero(values, (R + 2 * P) * row);
+    zero(queries, R * row);
+    if (backward) zero(gouts, R * row);
+    if (position) {
+      const size_t table = size_t(call.tables == 1 ? 0 : head) * K * half;
+      const S* by_row = static_cast<const S*>(call.row) + table;
+      const S* by_col = static_cast<const S*>(call.col) + table;
+      for (int c = 0; c < half; c++)
+        for (int a = 0; a < K; a++) {
+          row_table[c * K + a] = by_row[a * half + c];
+          col_table[c * K + a] = by_col[a * half + c];
+        }
+    }
+    S* m = border;
+    for (int x0 = q0; x0 < q1; x0 += N, m += K * N)
+      for (int b = 0; b < K; b++)
+        for (int l = 0; l < N; l++) {
+          const int x = x0 + l, key = x + b - P;
+          m[b * N + l] = call.mask && x < q1 && (key < 0 || key >= W) ? S(-1e30) : S(0);
+        }
+  }
+
+  // q . r splits into a part for the row and one for the column of the window. The column part
+  // also carries the border.
+  void position_logits(const S* q, int rows, const S* outside) {
+    blocks(K, [&](int b0, auto nb) INLINED {
+      constexpr int NB = decltype(nb)::value;
+      pick<R>(rows, [&](auto ni) INLINED {
+        constexpr int NI = decltype(ni)::value;
+        V<S> r[NI][NB], c[NI][NB];
+        for (int i = 0; i < NI; i++)
+          for (int b = 0; b < NB; b++) r[i][b] = V<S>{};
+        const int channels = position ? half : 0;
+        dot<Constant>(q, row, pitch, row_table + b0, K, channels, r);
+        for (int i = 0; i < NI; i++)
+          for (int b = 0; b < NB; b++) store(along_row + (i * K + b0 + b) * N, r[i][b]);
+        for (int i = 0; i < NI; i++)
+          for (int b = 0; b < NB; b++) c[i][b] = load(outside + (b0 + b) * N);
+        dot<Constant>(q + ptrdiff_t(half) * pitch, row, pitch, col_table + b0, K, channels, c);
+        for (int i = 0; i < NI; i++)
+          for (int b = 0; b < NB; b++) store(along_col + (i * K + b0 + b) * N, c[i][b]);
+      });
+    });
+  }
+
+  // Window row t of the tile is image row y + t - P; query row i sees it as its row a = t - i.
+  template <class F>
+  INLINE void window_rows(int y, int rows, F&& f) const {
+    for (int t = 0; t < rows + 2 * P; t++) f(t, y + t - P, max(0, t - 2 * P), min(t, rows - 1));
+  }
+
+  // to[i][a][b] = sum over channels of q[i] * keys(row a, column + b), plus q . r if Biased.
+  template <bool Biased>
+  void products(const S* q, S* ring, int channels, int y, int rows, int x0, S* to) {
+    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
+      const bool in = inside(r);
+      if (!in && call.mask) return;  // never looked at
+      const int n = in ? channels : 0;
+      const S* k = n ? in_ring(ring, r) + x0 : q;
+      blocks(K, [&](int b0, auto nb) INLINED {
+        constexpr int NB = decltype(nb)::value;
+        pick<R>(hi - lo + 1, [&](auto ni) INLINED {
+          constexpr int NI = decltype(ni)::value;
+          V<S> s[NI][NB];
+          for (int i = 0; i < NI; i++)
+            for (int b = 0; b < NB; b++)
+              s[i][b] = Biased ? load(along_row + ((lo + i) * K + t - lo - i) * N) +
+                                     load(along_col + ((lo + i) * K + b0 + b) * N)
+                               : V<S>{};
+          dot<Pixels>(q + lo * row, row, pitch, k + b0, pitch, n, s);
+          for (int i = 0; i < NI; i++)
+            for (int b = 0; b < NB; b++)
+              store(to + (((lo + i) * K + t - lo - i) * K + b0 + b) * N, s[i][b]);
+        });
+      });
+    });
+  }
+
+  // Which entries of the window of a query in row y take part: [from, to) of its K * K.
+  void taking_part(int y, int& from, int& to) const {
+    from = call.mask ? max(0, P - y) * K : 0;
+    to = call.mask ? min(K, H - y + P) * K : K * K;
+  }
+  V<S> highest(const S* s, int from, int to) const {
+    V<S> m0 = load(s + from * N), m1 = m0;
+    int j = from;
+    for (; j + 1 < to; j += 2) {
+      m0 = maximum<S>(m0, load(s + j * N));
+      m1 = maximum<S>(m1, load(s + (j + 1) * N));
+    }
+    if (j < to) m0 = maximum<S>(m0, load(s + j * N));
+    return maximum<S>(m0, m1);
+  }
+
+  // The values of a window, weighted: sum[i][c] over all (a, b) of p[i][a][b] * ring(row, column).
+  template <int NC>
+  INLINE void gather(const S* p, S* ring, int c, int y, int rows, int x0, V<S> (&sum)[R][NC]) {
+    window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
+      if (!inside(r)) return;  // zeros
+      const S* v = in_ring(ring, r) + ptrdiff_t(c) * pitch + x0;
+      span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
+        mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(p + t * K * N, (K * K - K) * N, N, v,
+                                                              pitch, 1, K, sum);
+      });
+    });
+  }
+
+  void forward(int y, int rows, int x0) {
+    const S* q = queries + P + x0;
+    position_logits(q, rows, border + x0 * K);
+    products<true>(q, keys, content ? d : 0, y, rows, x0, logits);
+    V<S> scale[R] = {};
+    for (int i = 0; i < rows; i++) {
+      int from, to;
+      taking_part(y + i, from, to);
+      S* s = logits + size_t(i) * K * K * N;
+      const V<S> m = highest(s, from, to);
+      V<S> l0{}, l1{};
+      int j = from;
+      for (; j + 1 < to; j += 2) {
+        const V<S> e0 = exp2(load(s + j * N) - m), e1 = exp2(load(s + (j + 1) * N) - m);
+        store(s + j * N, e0);
+        store(s + (j + 1) * N, e1);
+        l0 += e0;
+        l1 += e1;
+      }
+      if (j < to) {
+        const V<S> e = exp2(load(s + j * N) - m);
+        store(s + j * N, e);
+        l0 += e;
+      }
+      scale[i] = S(1) / (l0 + l1);
+    }
+    channel_blocks(0, d, [&](int c, auto nc) INLINED {
+      constexpr int NC = decltype(nc)::value;
+      V<S> sum[R][NC];
+        clear(sum);
+      gather(logits, values, c, y, rows, x0, sum);
+      for (int i = 0; i < R; i++)
+        for (int j = 0; j < NC; j++)
+          store(outs + i * row + ptrdiff_t(c + j) * pitch + P + x0, sum[i][j] * scale[i]);
+    });
+  }
+
+  // p and ds of a tile, dq, and the tables' gradient. `own`: the task answers for these queries
+  // (others belong to a neighbour and are here only because keys of this task are in their window).
+  void backward_queries(int y, int rows, int x0, bool own, I<S> own_lanes) {
+    const S *q = queries + P + x0, *g = gouts + P + x0;
+    position_logits(q, rows, border + x0 * K);
+    products<true>(q, keys, content ? d : 0, y, rows, x0, logits);
+    products<false>(g, values, d, y, rows, x0, dweights);
+    const I<S> alive = lanes<S>(0, q1 - q0 - x0);
+    for (int i = 0; i < rows; i++) {
+      int from, to;
+      taking_part(y + i, from, to);
+      S* s = logits + size_t(i) * K * K * N;
+      const S* dp = dweights + size_t(i) * K * K * N;
+      const V<S> m = highest(s, from, to);
+      V<S> l{}, mean{};  // of dp under p
+      for (int j = from; j < to; j++) {
+        const V<S> e = exp2(load(s + j * N) - m);
+        store(s + j * N, e);
+        l += e;
+        mean += e * load(dp + j * N);
+      }
+      const V<S> scale = S(1) / l;
+      mean *= scale;
+      S *rows_of = along_row + i * K * N, *cols_of = along_col + i * K * N;
+      for (int a = 0; a < K; a++) store(rows_of + a * N, V<S>{});
+      for (int b = 0; b < K; b++) store(cols_of + b * N, V<S>{});
+      for (int a = from / K; a < to / K; a++) {
+        V<S> in_row{};
+        for (int b = 0; b < K; b++) {
+          const int j = a * K + b;
+          const ptrdiff_t at = (ptrdiff_t(i) * K * K + j) * pitch + x0 + b;
+          const V<S> p = keep<S>(alive, load(s + j * N) * scale);
+          const V<S> ds = keep<S>(alive, p * (load(dp + j * N) - mean));
+          store(shifted_p + at, p);
+          if (content) store(shifted_ds + at, ds);
+          store(s + j * N, ds);
+          in_row += ds;
+          store(cols_of + b * N, load(cols_of + b * N) + ds);
+        }
+        store(rows_of + a * N, in_row);
+      }
+    }
+    if (!own) return;
+    const auto dq = [&](int from, int to, const S* ds, const S* table) INLINED {
+      channel_blocks(from, to, [&](int c, auto nc) INLINED {
+        constexpr int NC = decltype(nc)::value;
+        V<S> sum[R][NC];
+        clear(sum);
+        if (position)
+          mix<Constant, 0, R - 1>(ds, K * N, N, table + (c - from) * K, K, 1, K, sum);
+        if (content) gather(logits, keys, c, y, rows, x0, sum);
+        for (int i = 0; i < R; i++)
+          for (int j = 0; j < NC; j++)
+            store(dqueries + i * row + ptrdiff_t(c + j) * pitch + P + x0, sum[i][j]);
+      });
+    };
+    if (!position) return dq(0, d, nullptr, nullptr);
+    dq(0, half, along_row, row_table);
+    dq(half, d, along_col, col_table);
+    const auto dtable = [&](const S* qs, const S* ds, S* sums) {
+      for (int c = 0; c < half; c++) {
+        V<S> qc[R] = {};
+        for (int i = 0; i < rows; i++)
+          qc[i] = keep<S>(own_lanes, load(qs + i * row + ptrdiff_t(c) * pitch));
+        for (int a = 0; a < K; a++) {
+          V<S> sum = load(sums + (c * K + a) * N);
+          for (int i = 0; i < rows; i++) sum += qc[i] * load(ds + (i * K + a) * N);
+          store(sums + (c * K + a) * N, sum);
+        }
+      }
+    };
+    dtable(q, along_row, drow_lanes);
+    dtable(q + ptrdiff_t(half) * pitch, along_col, dcol_lanes);
+  }
+
+  // Key rows [from, to) gather from the query rows of this tile; j: index of the first key.
+  void backward_keys(const S* shifted, const S* u, S* ring, int y, int rows, int from, int to,
+                     int j) {
+    for (int r = from; r < to; r += R) {
+      const int n = min(R, to - r), t = r - y + P;
+      channel_blocks(0, d, [&](int c, auto nc) INLINED {
+        constexpr int NC = decltype(nc)::value;
+        V<S> sum[R][NC];
+        clear(sum);
+        for (int i = 0; i < rows; i++) {
+          const int lo = max(0, i - t), hi = min(n - 1, K - 1 + i - t);
+          if (lo > hi) continue;
+          const S* p = shifted + (ptrdiff_t(i) * K * K + (t - i) * K) * pitch + j;
+          const S* v = u + i * row + ptrdiff_t(c) * pitch + j + P;
+          span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
+            mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(p, K * pitch, pitch, v, pitch, -1,
+                                                                  K, sum);
+          });
+        }
+        for (int g = 0; g < n; g++) {
+          S* at = in_ring(ring, r + g) + ptrdiff_t(c) * pitch + j;
+          for (int k = 0; k < NC; k++) store(at + k * pitch, load(at + k * pitch) + sum[g][k]);
+        }
+      });
+    }
+  }
+};
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade
