@@ -137,9 +137,11 @@ def _views(x: Tensor, k: int, stride: int, padding: int, border: float) -> list[
 # -- the walk -------------------------------------------------------------------------------------
 #
 # As an operator of its own it is one node to every tracer, whatever k. Inside it V and z carry an
-# axis for the queries, of length 1 where they share it.
+# axis for the queries, of length 1 where they share it. What runs at every offset goes without type
+# checks even in tests: it runs too often.
 
 
+@no_type_check
 class _Step(NamedTuple):
     """One offset: the windows that have it inside the map, and the pixels they see there."""
 
@@ -148,6 +150,7 @@ class _Step(NamedTuple):
     pixels: tuple[slice, ...]
 
 
+@no_type_check
 def _walk(H: int, W: int, k: int, stride: int, padding: int) -> Iterator[_Step]:
     for offset in product(range(k), range(k)):
         windows, pixels = [slice(None)], [slice(None)]
@@ -161,17 +164,20 @@ def _walk(H: int, W: int, k: int, stride: int, padding: int) -> Iterator[_Step]:
             yield _Step(offset, tuple(windows), tuple(pixels))
 
 
+@no_type_check
 def _along(table: Tensor, step: _Step) -> Tensor:
     """A table's entry for every window of a row: so that adding it runs along memory."""
     columns = step.windows[2].stop - step.windows[2].start
     return table[step.offset].expand(columns, -1, -1).contiguous()
 
 
+@no_type_check
 def _exp(s: Tensor, m: Tensor, rpe: Tensor, step: _Step) -> Tensor:
     """exp(s + r - m). s - m comes first: near the maximum, where it matters, that is exact."""
     return (s[step.pixels] - m[step.windows]).add_(_along(rpe, step)).exp_()
 
 
+@no_type_check
 def _fold(c: Tensor) -> Tensor:
     """The sum over the queries, which stay as an axis of one. (Tensor.sum is slow for a few.)"""
     return reduce(torch.add, c.split(1, 3))
