@@ -197,13 +197,13 @@ def _aggregate(
     total.zero_()
     for step in steps:
         total[step.windows].add_(_exp(s, m, rpe, step))
-    rest = total.reciprocal_()
+    inverse = total.reciprocal_()
     z = z.to(s.dtype).zero_()
     for step in steps:
-        c = _exp(s, m, rpe, step).mul_(rest[step.windows]).mul_(_along(ws, step))
+        c = _exp(s, m, rpe, step).mul_(inverse[step.windows]).mul_(_along(ws, step))
         v_o = v[step.pixels].unsqueeze(3).to(s.dtype)
         z[step.windows].addcmul_((_fold(c) if fold else c)[..., None], v_o)
-    return z.to(v.dtype), m, rest
+    return z.to(v.dtype), m, inverse
 
 
 @_aggregate.register_fake
@@ -218,7 +218,7 @@ def _empty_like_output(
 
 @torch.library.custom_op("saccade::qna_backward", mutates_args=())
 def _gradients(
-    g: Tensor, s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor, m: Tensor, rest: Tensor,
+    g: Tensor, s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor, m: Tensor, inverse: Tensor,
     stride: int, padding: int, fold: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """With t = g . v(w + o):  dV = c g,  dWs = P t,  ds = dr = P (Ws t - D), D = sum of P Ws t.
@@ -227,9 +227,9 @@ def _gradients(
     """
     steps = list(_walk(*s.shape[1:3], rpe.shape[0], stride, padding))
     ds, drpe, dws, D = (torch.zeros_like(x) for x in (s, rpe, ws, m))
-    dv = v.new_zeros(v.shape, dtype=s.dtype)
+    dv = torch.zeros_like(v, dtype=s.dtype)
     for step in steps:
-        p = _exp(s, m, rpe, step).mul_(rest[step.windows])
+        p = _exp(s, m, rpe, step).mul_(inverse[step.windows])
         c = p * _along(ws, step)
         g_o = g[step.windows].to(s.dtype)
         t = (g_o * v[step.pixels].unsqueeze(3)).sum(-1)  # B Ho Wo, 1 or L, h
@@ -241,7 +241,7 @@ def _gradients(
         D[step.windows].add_(c.mul_(t))
         ds[step.pixels].add_(c)
         drpe[step.offset] = c.sum((0, 1, 2))
-    D.mul_(rest)
+    D.mul_(inverse)
     for step in steps:
         pd = _exp(s, m, rpe, step).mul_(D[step.windows])
         ds[step.pixels].sub_(pd)
@@ -286,9 +286,9 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         *tensors, ctx.stride, ctx.padding, ctx.fold = inputs
-        _, m, rest = output
-        ctx.save_for_backward(*tensors, m, rest)
-        ctx.mark_non_differentiable(m, rest)
+        _, m, inverse = output
+        ctx.save_for_backward(*tensors, m, inverse)
+        ctx.mark_non_differentiable(m, inverse)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -307,13 +307,13 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        g, s, v, rpe, ws, _, _, *ctx.rest = inputs
+        g, s, v, rpe, ws, _, _, *ctx.how = inputs
         ctx.save_for_backward(g, s, v, rpe, ws)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Second derivatives are rare: let autograd take them from the plain form."""
-        stride, padding, fold = ctx.rest
+        stride, padding, fold = ctx.how
 
         def z(*inputs: Tensor) -> Tensor:
             y = unrolled(*inputs, stride, padding, fold)
@@ -329,6 +329,6 @@ class _Gradients(torch.autograd.Function):
 @register_flop_formula(torch.ops.saccade.qna)
 def _flops(s: Any, v: Any, rpe: Any, *_: Any, out_shape: Any, **__: Any) -> int:
     """Per offset one multiplication and addition of each value, and of each query's weight."""
-    B, Ho, Wo, _, h, d = out_shape[0]
+    B, Ho, Wo, times, h, d = out_shape[0]  # each value is used once, or by each query
     k, _, L, _ = rpe
-    return 2 * B * Ho * Wo * k * k * h * (d + L)
+    return 2 * B * Ho * Wo * k * k * h * (times * d + L)
