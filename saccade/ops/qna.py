@@ -167,9 +167,11 @@ def _views(x: Tensor, k: int, stride: int, padding: int, border: float) -> list[
 # -- the walk -------------------------------------------------------------------------------------
 #
 # As an operator of its own it is one node to every tracer, whatever k. Inside it V and z carry an
-# axis for the queries, of length 1 where they share it.
+# axis for the queries, of length 1 where they share it. What runs at every offset goes without type
+# checks even in tests: it runs too often.
 
 
+@no_type_check
 class _Step(NamedTuple):
     """One offset: the windows that have it inside the map, and the pixels they see there."""
 
@@ -178,6 +180,7 @@ class _Step(NamedTuple):
     pixels: tuple[slice, ...]
 
 
+@no_type_check
 def _walk(H: int, W: int, k: int, stride: int, padding: int) -> Iterator[_Step]:
     for offset in product(range(k), range(k)):
         windows, pixels = [slice(None)], [slice(None)]
@@ -191,17 +194,20 @@ def _walk(H: int, W: int, k: int, stride: int, padding: int) -> Iterator[_Step]:
             yield _Step(offset, tuple(windows), tuple(pixels))
 
 
+@no_type_check
 def _along(table: Tensor, step: _Step) -> Tensor:
     """A table's entry for every window of a row: so that adding it runs along memory."""
     columns = step.windows[2].stop - step.windows[2].start
     return table[step.offset].expand(columns, -1, -1).contiguous()
 
 
+@no_type_check
 def _exp(s: Tensor, m: Tensor, rpe: Tensor, step: _Step) -> Tensor:
     """exp(s + r - m). s - m comes first: near the maximum, where it matters, that is exact."""
     return (s[step.pixels] - m[step.windows]).add_(_along(rpe, step)).exp_()
 
 
+@no_type_check
 def _fold(c: Tensor) -> Tensor:
     """The sum over the queries, which stay as an axis of one. (Tensor.sum is slow for a few.)"""
     return reduce(torch.add, c.split(1, 3))
@@ -221,13 +227,13 @@ def _aggregate(
     total.zero_()
     for step in steps:
         total[step.windows].add_(_exp(s, m, rpe, step))
-    rest = total.reciprocal_()
+    inverse = total.reciprocal_()
     z = z.to(s.dtype).zero_()
     for step in steps:
-        c = _exp(s, m, rpe, step).mul_(rest[step.windows]).mul_(_along(ws, step))
+        c = _exp(s, m, rpe, step).mul_(inverse[step.windows]).mul_(_along(ws, step))
         v_o = v[step.pixels].unsqueeze(3).to(s.dtype)
         z[step.windows].addcmul_((_fold(c) if fold else c)[..., None], v_o)
-    return z.to(v.dtype), m, rest
+    return z.to(v.dtype), m, inverse
 
 
 @_aggregate.register_fake
@@ -242,7 +248,7 @@ def _empty_like_output(
 
 @torch.library.custom_op("saccade::qna_backward", mutates_args=())
 def _gradients(
-    g: Tensor, s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor, m: Tensor, rest: Tensor,
+    g: Tensor, s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor, m: Tensor, inverse: Tensor,
     stride: int, padding: int, fold: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """With t = g . v(w + o):  dV = c g,  dWs = P t,  ds = dr = P (Ws t - D), D = sum of P Ws t.
@@ -251,9 +257,9 @@ def _gradients(
     """
     steps = list(_walk(*s.shape[1:3], rpe.shape[0], stride, padding))
     ds, drpe, dws, D = (torch.zeros_like(x) for x in (s, rpe, ws, m))
-    dv = v.new_zeros(v.shape, dtype=s.dtype)
+    dv = torch.zeros_like(v, dtype=s.dtype)
     for step in steps:
-        p = _exp(s, m, rpe, step).mul_(rest[step.windows])
+        p = _exp(s, m, rpe, step).mul_(inverse[step.windows])
         c = p * _along(ws, step)
         g_o = g[step.windows].to(s.dtype)
         t = (g_o * v[step.pixels].unsqueeze(3)).sum(-1)  # B Ho Wo, 1 or L, h
@@ -265,7 +271,7 @@ def _gradients(
         D[step.windows].add_(c.mul_(t))
         ds[step.pixels].add_(c)
         drpe[step.offset] = c.sum((0, 1, 2))
-    D.mul_(rest)
+    D.mul_(inverse)
     for step in steps:
         pd = _exp(s, m, rpe, step).mul_(D[step.windows])
         ds[step.pixels].sub_(pd)
@@ -310,9 +316,9 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
         *tensors, ctx.stride, ctx.padding, ctx.fold = inputs
-        _, m, rest = output
-        ctx.save_for_backward(*tensors, m, rest)
-        ctx.mark_non_differentiable(m, rest)
+        _, m, inverse = output
+        ctx.save_for_backward(*tensors, m, inverse)
+        ctx.mark_non_differentiable(m, inverse)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -331,13 +337,13 @@ class _Gradients(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: tuple) -> None:
-        g, s, v, rpe, ws, _, _, *ctx.rest = inputs
+        g, s, v, rpe, ws, _, _, *ctx.how = inputs
         ctx.save_for_backward(g, s, v, rpe, ws)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         """Second derivatives are rare: let autograd take them from the plain form."""
-        stride, padding, fold = ctx.rest
+        stride, padding, fold = ctx.how
 
         def z(*inputs: Tensor) -> Tensor:
             y = unrolled(*inputs, stride, padding, fold)
@@ -353,6 +359,6 @@ class _Gradients(torch.autograd.Function):
 @register_flop_formula(torch.ops.saccade.qna)
 def _flops(s: Any, v: Any, rpe: Any, *_: Any, out_shape: Any, **__: Any) -> int:
     """Per offset one multiplication and addition of each value, and of each query's weight."""
-    B, Ho, Wo, _, h, d = out_shape[0]
+    B, Ho, Wo, times, h, d = out_shape[0]  # each value is used once, or by each query
     k, _, L, _ = rpe
-    return 2 * B * Ho * Wo * k * k * h * (d + L)
+    return 2 * B * Ho * Wo * k * k * h * (times * d + L)

@@ -238,10 +238,11 @@ def test_memory_does_not_grow_with_queries_as_values_do():
 
 @pytest.mark.parametrize("fold", [True, False])
 def test_opcheck(fold, untyped):
-    inputs = case(k=3)
-    z, m, rest = torch.ops.saccade.qna(*inputs, 2, 1, fold)
+    s, v, rpe, ws = case(k=3)
+    inputs = s, v.transpose(1, 2).contiguous().transpose(1, 2), rpe, ws  # strides are kept, too
+    z, m, inverse = torch.ops.saccade.qna(*inputs, 2, 1, fold)
     torch.library.opcheck(torch.ops.saccade.qna, (*inputs, 2, 1, fold))
-    backward = (torch.randn_like(z), *inputs, m, rest, 2, 1, fold)
+    backward = (torch.randn_like(z), *inputs, m, inverse, 2, 1, fold)
     torch.library.opcheck(torch.ops.saccade.qna_backward, backward)
 
 
@@ -292,6 +293,9 @@ def test_the_counter_sees_it():
     with FlopCounterMode(display=False) as counter:
         qna.aggregate(*inputs, 2, 1)
     assert counter.get_total_flops() == 2 * (2 * 4 * 4) * 9 * 4 * (16 + 2)
+    with FlopCounterMode(display=False) as counter:
+        qna.aggregate(*inputs, 2, 1, fold=False)
+    assert counter.get_total_flops() == 2 * (2 * 4 * 4) * 9 * 4 * (2 * 16 + 2)
 
 
 def test_weights_are_a_softmax_inside_the_map():
