@@ -1,28 +1,19 @@
-"""The command line: `saccade list`, `show`, `paper`, `view`, `bench`, `tour`.
+"""Commands that look: `saccade list`, `show`, `paper`, `view`, `bench`, `tour`."""
 
-Each command is a function of this file; jsonargparse makes its arguments from the signature.
-"""
-
-import itertools
-import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from jsonargparse import auto_cli
 from rich import box
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from rich.tree import Tree
 
 from saccade import count
+from saccade.cli.console import console
 from saccade.models import zoo
 from saccade.models.backbone import Stage
 from saccade.models.saved import load
 from saccade.models.zoo import Classifier
-
-console = Console()
 
 
 def list_models(pattern: str = "*") -> None:
@@ -252,29 +243,3 @@ def _runs(kinds: list[str]) -> list[tuple[str, int]]:
 
 def _pixels(field: int, side: int) -> str:
     return "the whole image" if field >= side else f"{field} px"
-
-
-COMMANDS: dict[str, Any] = {
-    "list": list_models, "show": show, "paper": paper, "view": view, "bench": bench, "tour": tour,
-}  # fmt: skip
-
-
-def main(arguments: list[str] | None = None) -> None:
-    try:
-        words = _bare(sys.argv[1:] if arguments is None else arguments)
-        auto_cli(COMMANDS, args=words, as_positional=True, prog="saccade")
-    except (ValueError, FileNotFoundError, RuntimeError, ImportError) as error:
-        console.print("[red]saccade:[/]", Text(str(error)), highlight=False, soft_wrap=True)
-        sys.exit(2)
-
-
-def _bare(arguments: list[str]) -> list[str]:
-    """Plain words where jsonargparse wants syntax: `list "linglo*"`, `bench linglo_b0 resnet18`."""
-    if not arguments or arguments[0] not in ("list", "bench"):
-        return list(arguments)
-    command, *rest = arguments
-    names = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
-    if not names:
-        return list(arguments)
-    given = ["--pattern", *names] if command == "list" else [f"[{','.join(names)}]"]
-    return [command, *given, *rest[len(names) :]]
