@@ -80,8 +80,8 @@ def schedule(optimizer: torch.optim.Optimizer, plan: Schedule, steps: int) -> Sc
             optimizer, t_initial=rest, power=plan.power, lr_min=plan.end * high,
             warmup_prefix=True, **settings,
         )  # fmt: skip
-    at = [round(epoch * steps) for epoch in plan.steps] if plan.shape == "step" else []
-    return MultiStepLRScheduler(
+    at = [round(epoch * steps) + 1 for epoch in plan.steps] if plan.shape == "step" else []
+    return MultiStepLRScheduler(  # whose steps begin one early
         optimizer, decay_t=at, decay_rate=plan.factor, warmup_prefix=False, **settings
     )
 
