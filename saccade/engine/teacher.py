@@ -149,7 +149,7 @@ def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
     test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
     loader = make.unaugmented(
         test, splits.train, make.model(recipe, len(run.classes)), Group(device=group.device), 64,
-        recipe.data.workers,
+        make.workers(recipe, group),
     )  # fmt: skip
     features, labels = [], []
     for parts in loader.epoch(0):
