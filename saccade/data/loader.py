@@ -57,6 +57,7 @@ class Loader:
         self.repeats, self.distinct = repeats, -(-batch // repeats)
         self.bad: dict[str, str] = {}
         """Unreadable images met so far in this process, and why."""
+        self.transform, self.mix = transform, mix
         self._read = Reader(images, transform, seed, mix, whole)
         self._orders = _Orders()
         self._workers = workers

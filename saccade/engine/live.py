@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from torchvision import transforms as T
 
 from saccade.data import augment
+from saccade.data.augment import Transform
 from saccade.data.datasets import Images
 from saccade.data.loader import Loader
 from saccade.engine import make
@@ -24,7 +25,6 @@ from saccade.engine.distributed import Group
 from saccade.engine.optim import Average, optimiser, schedule
 from saccade.paper import Claim
 from saccade.recipes.recipe import Recipe, change
-from saccade.tasks.task import Task
 
 
 class Blank(Images):
@@ -44,7 +44,7 @@ class Live:
     steps: int = 10  # an epoch
 
     @cached_property
-    def task(self) -> Task:
+    def task(self) -> Any:
         with torch.device("meta"):
             return make.task(self.recipe, tuple(map(str, range(self.classes))))
 
@@ -95,14 +95,16 @@ def _shape(live: Live) -> str:
 
 def _augmentation(live: Live) -> str:
     loader = live.loader
-    parts = augment.parts(loader.transform)
+    parts = augment.parts(cast(Transform, loader.transform))
     parts += augment.parts(loader.mix) if loader.mix is not None else []
     return ", ".join(parts + ["repeated"] * (loader.repeats > 1))
 
 
 def _crop(live: Live) -> int:
     shown = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
-    return next(s.size[0] for s in shown.transform.steps if isinstance(s, T.CenterCrop))
+    return next(
+        s.size[0] for s in cast(Transform, shown.transform).steps if isinstance(s, T.CenterCrop)
+    )
 
 
 def _bn_decay(live: Live) -> float:

@@ -30,7 +30,7 @@ def model(recipe: words.Recipe, classes: int) -> nn.Module:
     if asked.drop_path is not None:
         settings["drop_path_rate"] = asked.drop_path
     try:
-        net = timm.create_model(asked.name, **settings)
+        net: Any = timm.create_model(asked.name, **settings)
     except TypeError as error:
         raise ValueError(f"model {asked.name!r} and this recipe do not fit: {error}") from error
     if not isinstance(net, zoo.Classifier):
