@@ -18,7 +18,7 @@ from torchvision import transforms as T
 
 from saccade.data import augment
 from saccade.data.augment import Transform
-from saccade.data.datasets import Images
+from saccade.data.datasets import Images, hold_out
 from saccade.data.loader import Loader
 from saccade.engine import make
 from saccade.engine.distributed import Group
@@ -107,6 +107,11 @@ def _crop(live: Live) -> int:
     )
 
 
+def _held_out(live: Live) -> float:
+    _, kept, _ = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
+    return 100 * len(kept) / 1000
+
+
 def _bn_decay(live: Live) -> float:
     (momentum,) = {norm.momentum for norm in live.modules(nn.BatchNorm2d)}
     return 1 - momentum
@@ -143,7 +148,7 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
         "yes" if any(d.drop_prob > 0 for d in live.modules(DropPath)) else "no"
     ),
     "centre crop": _crop,
-    "held out": lambda live: 100 * live.recipe.data.holdout,
+    "held out": _held_out,
     "BN decay": _bn_decay,
     "EMA": _average,
     "undecayed": _undecayed,
