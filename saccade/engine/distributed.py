@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+SIGNS = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
 PATIENCE = timedelta(seconds=45)  # a rank that is silent this long is gone
 
 
@@ -51,6 +52,20 @@ def joined(device: str | None = None) -> Generator[Group]:
         dist.destroy_process_group()
 
 
+@contextmanager
+def together(group: Group, cure: str) -> Generator[None]:
+    """Say in one sentence that another process is gone, where that is what an error means."""
+    try:
+        yield
+    except (RuntimeError, dist.DistError) as error:
+        if group.world == 1 or not any(sign in str(error) for sign in SIGNS):
+            raise
+        raise RuntimeError(
+            f"process {group.rank} of {group.world} lost touch with the others, of which one has "
+            f"ended or hangs; nothing saved is lost, go on with: {cure}"
+        ) from error
+
+
 def copied(model: nn.Module, group: Group) -> nn.Module:
     """The model in DistributedDataParallel, where there are others."""
     if group.world == 1:
@@ -64,19 +79,22 @@ def sharded(model: nn.Module, group: Group) -> nn.Module:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    if not dist.is_initialized():
-        raise ValueError(
-            "loop.shard: parameters are split over processes, and there is one; "
-            "start with 'torchrun --nproc-per-node N -m saccade train …'"
-        )
     mesh = init_device_mesh(group.device.type, (group.world,))
-    for module in list(model.modules()):
+    for module in reversed(list(model.modules())):  # the inside first
         if isinstance(module, nn.ModuleList):
             for block in module:
                 if any(p.requires_grad for p in block.parameters()):
                     fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def folded(model: nn.Module) -> None:
+    """Give back what a forward pass gathered of a split model."""
+    for module in model.modules():
+        fold = getattr(module, "reshard", None)
+        if callable(fold):
+            fold()
 
 
 @contextmanager

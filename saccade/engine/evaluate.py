@@ -3,7 +3,7 @@
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from saccade.data.loader import Loader
 from saccade.engine import distributed
@@ -20,7 +20,6 @@ def precision(name: str, device: torch.device) -> AbstractContextManager:
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
     task: Task,
     images: Loader,
     group: Group,
@@ -37,7 +36,7 @@ def evaluate(
         for part in parts:
             image = part.image.to(group.device, memory_format=torch.channels_last)
             with precision(how, group.device):
-                output = task(image) if not _sharded(model) else model(image)
+                output = task(image)
             target = {
                 k: v.to(group.device) if isinstance(v, Tensor) else v
                 for k, v in part.target.items()
@@ -45,11 +44,8 @@ def evaluate(
             if places is not None:
                 target["label"] = places.to(group.device)[target["label"]]
             metric.update(output, target)
+    distributed.folded(task)
     whole = task.metric()
     for state in distributed.gathered(metric.state(), group):
         whole.add(state)
     return whole
-
-
-def _sharded(model: nn.Module) -> bool:
-    return hasattr(model, "unshard")

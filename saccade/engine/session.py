@@ -44,6 +44,11 @@ def train(
     if again and (Path(out) / "recipe.json").exists():
         return resume(out, watch=watch, device=device)
     with distributed.joined(device) as group:
+        if recipe.loop.shard and group.world == 1:
+            raise ValueError(
+                "loop.shard: parameters are split over processes, and there is one; "
+                "start with 'torchrun --nproc-per-node N -m saccade train …'"
+            )
         splits = _found(data, recipe, group)
         run: Run | Exception | None = None
         if group.first:
@@ -86,7 +91,8 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
         if resumed and training.checkpoints.entry() is not None:
             training.restore()
             watcher.said(f"going on at step {training.step} of {training.steps}")
-        training.fit()
+        with distributed.together(group, f"saccade resume {run.folder}"):
+            training.fit()
 
 
 # -- a trained model ------------------------------------------------------------------------
@@ -132,7 +138,7 @@ def evaluate(
         task = Classify(net, classes).to(group.device)
         loader = make.unaugmented(test, images, net, group, batch)
         places = torch.tensor([classes.index(c) for c in images.classes])
-        return count(task, task, loader, group, places=places)
+        return count(task, loader, group, places=places)
 
 
 def test_of(notes: dict[str, Any]) -> Test:

@@ -49,18 +49,20 @@ class Training:
     def __init__(self, run: Run, splits: Splits, task: Task, group: Group, watcher: Watcher):
         self.run, self.group, self.watcher = run, group, watcher
         self.recipe, self.loop = run.recipe, run.recipe.loop
-        self.task = task.to(device=group.device).to(memory_format=torch.channels_last)
+        split = self.loop.shard and group.world > 1
+        self.task = task.to(device=group.device)
+        if not split:  # FSDP2 takes plain layouts only
+            self.task.to(memory_format=torch.channels_last)
         if self.loop.compile:
             self.task.net.compile()
-        wrap = distributed.sharded if self.loop.shard else distributed.copied
-        self.model = wrap(self.task, group)
+        self.model = (distributed.sharded if split else distributed.copied)(self.task, group)
         self.train = make.training(self.recipe, splits.train, self.task.net, group)
         self.val = make.evaluation(self.recipe, splits.val, self.task.net, group)
         self.optimiser = optimiser(self.task, self.recipe.optim, self.loop.batch)
         self.schedule = schedule(self.optimiser, self.recipe.schedule, len(self.train))
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.loop.precision == "fp16")
         self.average = Average(self.task, self.loop.ema) if self.loop.ema is not None else None
-        self.weights = Weights(self.task, self.optimiser, self.average, self.loop.shard)
+        self.weights = Weights(self.task, self.optimiser, self.average, split)
         self.checkpoints = Checkpoints(run.folder, self.loop.keep)
         self.step = 0
         self.seconds = 0.0
@@ -160,7 +162,7 @@ class Training:
 
     def _evaluate(self, epoch: int) -> float:
         with self.average.worn(self.task) if self.average is not None else nullcontext():
-            metric = evaluate(self.model, self.task, self.val, self.group, self.loop.precision)
+            metric = evaluate(self.task, self.val, self.group, self.loop.precision)
             figures = metric.compute()
             score = figures[self.task.best]
             best = self.best is None or score > self.best

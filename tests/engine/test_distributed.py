@@ -1,0 +1,160 @@
+"""Two processes on gloo, as torchrun would start them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from saccade.engine import distributed, session
+from saccade.engine.checkpoint import Checkpoints
+from saccade.engine.distributed import Group
+from saccade.engine.run import Run
+from saccade.engine.train import Stopped
+from saccade.recipes.recipe import change
+from tests.engine.small import PLAIN, At, apart, fit, folder, same
+
+STEADY = change(PLAIN, loop__ema=0.9, optim__clip=1.0, augment__mixup=0.8, augment__cutmix=1.0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return folder(tmp_path_factory.mktemp("colours"), val=5)  # 15: not even over two
+
+
+@pytest.fixture(scope="module")
+def alone(data, tmp_path_factory):
+    return fit(STEADY, data, tmp_path_factory.mktemp("runs") / "alone")
+
+
+def losses(run):
+    return [sum(line["loss"].values()) for line in run.lines("steps.jsonl")]
+
+
+def begin(recipe, data, out):
+    fit(recipe, data, out)
+
+
+def stop_at(recipe, data, out, step):
+    try:
+        fit(recipe, data, out, At(step, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    except Stopped:
+        return
+
+
+def go_on(out):
+    session.resume(out, device="cpu")
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["copied", "sharded"])
+def test_two_processes_learn_what_one_does(shard, data, alone, tmp_path):
+    out = tmp_path / "two"
+    assert apart(begin, change(STEADY, loop__shard=shard), data, out, ranks=2) == [0, 0]
+    two = Run.open(out)
+    assert losses(two) == pytest.approx(losses(alone), rel=1e-5)
+    for mine, theirs in zip(two.lines(), alone.lines(), strict=True):
+        assert mine["val"]["images"] == theirs["val"]["images"] == 15
+        assert mine["val"]["loss"] == pytest.approx(theirs["val"]["loss"], rel=1e-4)
+    figures = session.evaluate(out, str(data)).compute()
+    assert figures["top1"] == pytest.approx(max(line["val"]["top1"] for line in two.lines()))
+
+
+@pytest.mark.parametrize("shard", [False, True], ids=["copied", "sharded"])
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
+def test_a_run_goes_on_with_more_or_fewer_processes(first, then, shard, data, alone, tmp_path):
+    out = tmp_path / "run"
+    recipe = change(STEADY, loop__shard=shard and first > 1)
+    assert apart(stop_at, recipe, data, out, 3, ranks=first) == [0] * first
+    step = Checkpoints(out).entry()["step"]
+    assert 3 <= step < 6
+    assert apart(go_on, out, ranks=then) == [0] * then
+    assert losses(Run.open(out)) == pytest.approx(losses(alone), rel=1e-4)
+
+
+def test_an_evaluation_shared_by_two_counts_every_image_once(data, alone, tmp_path):
+    def evaluated():
+        figures = session.evaluate(alone.folder, str(data), batch=4, device="cpu").compute()
+        rank = os.environ.get("RANK", "alone")
+        (tmp_path / f"{rank}.json").write_text(json.dumps(figures))
+
+    assert apart(evaluated) == [0]
+    assert apart(evaluated, ranks=2) == [0, 0]
+    found = [json.loads((tmp_path / f"{who}.json").read_text()) for who in ("alone", "0", "1")]
+    assert found[0]["images"] == 15
+    for figures in found[1:]:
+        assert figures == pytest.approx(found[0], rel=1e-6)
+
+
+def test_with_one_process_all_is_as_it_is():
+    group = Group()
+    assert group.first
+    assert distributed.told("x", group) == "x"
+    assert distributed.gathered("x", group) == ["x"]
+    distributed.wait(group)
+
+
+def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):
+    out = tmp_path / "run"
+
+    def refused():
+        with pytest.raises(ValueError, match="do not divide over 2 processes"):
+            fit(change(STEADY, loop__batch=9, augment__mixup=0.0, augment__cutmix=0.0), data, out)
+
+    assert apart(refused, ranks=2) == [0, 0]
+
+
+def launched(*arguments, restarts=0, **environment):
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+        "--max-restarts", str(restarts), "-m", "saccade", *arguments, "--device", "cpu",
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+    )  # fmt: skip
+
+
+def a_rank_of(job):
+    """The process id of rank 1 under a torchrun, once it trains."""
+    found = subprocess.run(
+        ["pgrep", "-f", "-P", str(job.pid), "saccade"], capture_output=True, text=True
+    )
+    return [int(pid) for pid in found.stdout.split()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_killed_rank_ends_the_job_or_is_started_again(restarts, data, tmp_path):
+    recipe = change(STEADY, schedule__epochs=60, loop__save_every=2, loop__evaluate_every=30)
+    out = tmp_path / "run"
+    Run.create(out, "quick", recipe, str(data), ("blue", "green", "red"))
+    job = launched("resume", str(out), restarts=restarts)
+    while not (out / "checkpoints" / "index.json").exists():
+        time.sleep(0.2)
+        assert job.poll() is None, job.stdout.read()
+    os.kill(a_rank_of(job)[-1], signal.SIGKILL)
+    began = time.monotonic()
+    said, _ = job.communicate(timeout=300)
+    if restarts:
+        assert job.returncode == 0, said
+        assert "going on at step" in said
+        assert Run.open(out).lines()[-1]["epoch"] == 60
+        return
+    assert time.monotonic() - began < 60
+    assert job.returncode != 0
+    assert f"saccade resume {out}" in said
+    assert Checkpoints(out).load()[0]["step"] > 0
+
+
+@pytest.mark.slow
+def test_the_two_process_command_of_the_docs(data, tmp_path):
+    words = ["model.name=qna_nano", "schedule.epochs=1", "loop.batch=8", "loop.shard=true"]
+    out = tmp_path / "run"
+    job = launched("train", "quick", "--data", str(data), "--out", str(out), "--set", *words)
+    said, _ = job.communicate(timeout=300)
+    assert job.returncode == 0, said
+    assert said.count("best:") == 1
+    assert same(Run.open(out).lines()[0]["val"]["images"], 15) is None
