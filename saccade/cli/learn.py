@@ -238,7 +238,7 @@ def _watch(log: bool):
 def _free(recipe: str) -> Path:
     """runs/quick, runs/quick-2, ...: the first that is not taken."""
     folder, n = Path("runs") / recipe, 1
-    while (folder / "recipe.json").exists():
+    while (folder / "steps.jsonl").exists():
         n += 1
         folder = Path("runs") / f"{recipe}-{n}"
     return folder

@@ -1,7 +1,7 @@
 """Commands that look: `saccade list`, `show`, `paper`, `view`, `bench`, `tour`."""
 
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from rich import box
@@ -149,7 +149,7 @@ def view(
     from saccade import view as views
     from saccade.data.picture import read, to_input
 
-    net = load(model) if Path(model).is_file() else cast(Classifier, zoo.build(model).eval())
+    net: Any = load(model) if Path(model).is_file() else cast(Classifier, zoo.build(model).eval())
     photo = read(image, size)
     x = to_input(photo, net.default_cfg)
     family = zoo.family_of(net.default_cfg["architecture"])

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def sha256(path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _beside(path: Path, part: Path | None = None) -> Iterator[Path]:
+def _beside(path: Path, part: Path | None = None) -> Generator[Path]:
     """A name to write under; renamed into place when all went well, removed when not."""
     part = part or path.with_name(path.name + ".part")
     try:

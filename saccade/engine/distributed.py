@@ -5,7 +5,7 @@ the identity.
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -37,8 +37,9 @@ def joined(device: str | None = None) -> Generator[Group]:
     """Join the processes that torchrun started; alone if it did not."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    here = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")) if kind == "cuda" else None)
+    here = torch.device(kind)
     if kind == "cuda":
+        here = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(here)
     if world == 1 and "MASTER_ADDR" not in os.environ:
         yield Group(device=here)
@@ -79,7 +80,7 @@ def sharded(model: nn.Module, group: Group) -> nn.Module:
 
 
 @contextmanager
-def quiet(model: nn.Module, last: bool) -> Iterator[None]:
+def quiet(model: nn.Module, last: bool) -> Generator[None]:
     """Add up gradients without telling the others, until the last part of a step."""
     if isinstance(model, DistributedDataParallel):
         with cast(AbstractContextManager, nullcontext() if last else model.no_sync()):

@@ -1,5 +1,6 @@
 """From a recipe's words to live objects, one function a word."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def model(recipe: words.Recipe, classes: int) -> nn.Module:
     if asked.drop_path is not None:
         settings["drop_path_rate"] = asked.drop_path
     try:
-        net = timm.create_model(asked.name, **settings)
+        net: Any = timm.create_model(asked.name, **settings)
     except TypeError as error:
         raise ValueError(f"model {asked.name!r} and this recipe do not fit: {error}") from error
     if not isinstance(net, zoo.Classifier):
@@ -96,15 +97,28 @@ def training(recipe: words.Recipe, images: Images, net: nn.Module, group: Group)
     return Loader(
         images, augment.train(recipe.augment, about["mean"], about["std"]), batch=loop.batch,
         part=loop.part, seed=loop.seed, rank=group.rank, world=group.world,
-        workers=recipe.data.workers, repeats=recipe.augment.repeats, limit=recipe.data.bad,
+        workers=workers(recipe, group), repeats=recipe.augment.repeats, limit=recipe.data.bad,
         mix=augment.Mix(recipe.augment) if mixes else None,
     )  # fmt: skip
+
+
+def workers(recipe: words.Recipe, group: Group) -> int:
+    """How many processes read images for this one.
+
+    Beside a CPU that trains on all its cores, more than one only gets in its way.
+    """
+    if recipe.data.workers is not None:
+        return recipe.data.workers
+    if group.device.type == "cpu":
+        return 1
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return min(max((os.cpu_count() or 1) // here, 1), 16)
 
 
 def evaluation(recipe: words.Recipe, images: Images, net: nn.Module, group: Group) -> Loader:
     """Evaluation batches: every image once, over all processes."""
     return unaugmented(
-        recipe.test, images, net, group, recipe.loop.batch, recipe.data.workers, recipe.data.bad
+        recipe.test, images, net, group, recipe.loop.batch, workers(recipe, group), recipe.data.bad
     )
 
 

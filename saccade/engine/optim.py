@@ -5,6 +5,7 @@ rate(step) = peak * lr_scale * schedule(step),   peak = lr * batch / lr_batch
 
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from timm.optim import create_optimizer_v2, param_groups_layer_decay
@@ -21,7 +22,9 @@ TIMM_NAMES = {"adamw": "adamw", "adam": "adam", "sgd": "momentum", "nesterov": "
 def optimiser(task: Task, optim: Optim, batch: int) -> torch.optim.Optimizer:
     """timm's optimiser over the task's parameters, in groups with and without decay."""
     adaptive = optim.name in ("adamw", "adam")
-    settings = {"betas": (optim.momentum, optim.beta)} if adaptive else {"momentum": optim.momentum}
+    settings: dict[str, Any] = (
+        {"betas": (optim.momentum, optim.beta)} if adaptive else {"momentum": optim.momentum}
+    )
     return create_optimizer_v2(
         groups(task, optim), TIMM_NAMES[optim.name], lr=peak(optim, batch),
         weight_decay=optim.weight_decay, filter_bias_and_bn=False, **settings,
@@ -67,7 +70,7 @@ def schedule(optimizer: torch.optim.Optimizer, plan: Schedule, steps: int) -> Sc
         )
     total, warm = plan.epochs * steps, round(plan.warmup * steps)
     high = optimizer.param_groups[0]["lr"]
-    settings = {
+    settings: dict[str, Any] = {
         "warmup_t": warm, "warmup_lr_init": plan.start * high, "t_in_epochs": False,
     }  # fmt: skip
     rest = max(total - warm, 1)
@@ -80,8 +83,8 @@ def schedule(optimizer: torch.optim.Optimizer, plan: Schedule, steps: int) -> Sc
             optimizer, t_initial=rest, power=plan.power, lr_min=plan.end * high,
             warmup_prefix=True, **settings,
         )  # fmt: skip
-    at = [round(epoch * steps) for epoch in plan.steps] if plan.shape == "step" else []
-    return MultiStepLRScheduler(
+    at = [round(epoch * steps) + 1 for epoch in plan.steps] if plan.shape == "step" else []
+    return MultiStepLRScheduler(  # whose steps begin one early
         optimizer, decay_t=at, decay_rate=plan.factor, warmup_prefix=False, **settings
     )
 

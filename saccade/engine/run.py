@@ -38,9 +38,9 @@ class Run:
     def create(
         cls, folder: str | Path, name: str, recipe: Recipe, data: str, classes: Iterable[str]
     ) -> "Run":
-        """A new run; a folder that holds one already is refused."""
+        """A new run; a folder that holds one already, with a step or more, is refused."""
         folder = Path(folder)
-        if (folder / "recipe.json").exists():
+        if any((folder / name).exists() for name in ("steps.jsonl", "checkpoints")):
             raise FileExistsError(
                 f"{str(folder)!r} holds a run; go on with 'saccade resume {folder}', "
                 f"or name another folder with --out"

@@ -14,7 +14,7 @@ from saccade.data.datasets import Splits, find
 from saccade.engine import distributed, make
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
-from saccade.engine.progress import Screen, Silent
+from saccade.engine.progress import Silent
 from saccade.engine.run import Run
 from saccade.engine.teacher import teach
 from saccade.engine.train import Training
@@ -23,7 +23,7 @@ from saccade.recipes.recipe import Recipe, Test
 from saccade.tasks.classify import Classify
 from saccade.tasks.task import Metric
 
-Watch = Callable[[], Screen]
+Watch = Callable[[], Any]  # a Watcher to be used in a with-statement
 
 
 def train(
@@ -100,7 +100,7 @@ def opened(model: str | Path) -> tuple[nn.Module, dict[str, Any]]:
         raise FileNotFoundError(
             f"{str(path)!r} holds no trained model yet; one is written with the first evaluation"
         )
-    net = load(file)
+    net: Any = load(file)
     notes: dict[str, Any] = net.notes
     if "classes" not in notes:
         raise ValueError(f"{str(file)!r} holds no class names; give a model that was trained here")

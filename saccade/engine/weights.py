@@ -109,7 +109,7 @@ class Weights:
     def publish(self, run: Run, figures: dict[str, float], group: Group) -> None:
         """Write the network as it stands, for `saccade.load` and all that use it."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        tensors = (
+        tensors: dict[str, Any] = (
             get_model_state_dict(self.task.net, options=options)
             if self.split
             else self.task.net.state_dict()

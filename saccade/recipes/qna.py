@@ -64,7 +64,7 @@ _SETTING = (
     Claim("S2.1", "learning rate / 256 images", "0.0005"),
     Claim("S2.1", "weight decay", "0.05"),
     Claim("S2.1", "EMA", "none"),
-    Claim("S2.1", "augmentation", "crop, flip, RandAugment, jitter, grey, mixup, cutmix, erasing"),
+    Claim("S2.1", "augmentation", "crop, flip, RandAugment, jitter, grey, erasing, mixup, cutmix"),
     Claim("S2.1", "label smoothing", "yes"),
     Claim("S2.1", "stochastic depth", "yes"),
     Claim("S2.1", "undecayed", "yes"),

@@ -59,7 +59,8 @@ class Data:
 
     holdout: float = 0.1
     """Share of the training images kept for validation where the set brings none."""
-    workers: int = 2
+    workers: int | None = None
+    """Processes that read images; None: one beside a CPU that trains, all cores for a GPU."""
     bad: float = 0.05
     """Share of unreadable images beyond which a run stops."""
 
