@@ -80,7 +80,7 @@ def _scores(axis: "Axes", summary: Summary) -> None:
         if np.isfinite(values).any():
             axis.plot(
                 epochs, values, color=COLOURS[i % len(COLOURS)], ls=STYLES[i % len(STYLES)],
-                lw=2.0 if name == summary.figure else 1.3, marker="o", ms=4,
+                lw=2.0 if name == summary.figure else 1.3, marker="o", ms=4, zorder=3 - i / 10,
                 label=_safe(spoken(name)),
             )  # fmt: skip
     best = summary.value(summary.best)
