@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "tasks": {"models", "layers", "paper", "words"},
     "recipes": {"paper", "words"},
     "data": {"recipes", "words"},
-    "engine": {"tasks", "data", "recipes", "models", "words", "version"},
+    "engine": {"tasks", "data", "recipes", "models", "paper", "words", "version"},
     "count": {"models", "tasks", "paper"},
     "bench": {"models", "tasks", "words", "version"},
     "view": {"models", "tasks", "layers"},

@@ -4,6 +4,7 @@ Each command is a function; jsonargparse makes its arguments from the signature.
 person can mend end in one sentence.
 """
 
+import inspect
 import itertools
 import json
 import sys
@@ -19,10 +20,11 @@ COMMANDS: dict[str, Any] = {
     "list": look.list_models, "show": look.show, "paper": look.paper, "view": look.view,
     "bench": look.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
     "resume": learn.resume, "eval": learn.evaluate, "predict": learn.predict,
+    "report": learn.report,
 }  # fmt: skip
 
 # Commands whose plain words after the name are one list (or one pattern).
-LISTS = {"bench": "[{}]", "predict": "[{}]", "list": "--pattern={}"}
+LISTS = {"bench": "[{}]", "predict": "[{}]", "report": "[{}]", "list": "--pattern={}"}
 MENDABLE = (
     ValueError, FileNotFoundError, FileExistsError, RuntimeError, ImportError, FloatingPointError,
     OSError,
@@ -39,7 +41,10 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def plain(arguments: list[str]) -> list[str]:
-    """Plain words where jsonargparse wants syntax: `bench a b`, `train quick --set a=1 b=2`."""
+    """Plain words where jsonargparse wants syntax.
+
+    `bench a b`, `train quick --set a=1 b=2`, `eval RUN --json`.
+    """
     if not arguments:
         return []
     command, *rest = arguments
@@ -51,7 +56,19 @@ def plain(arguments: list[str]) -> list[str]:
         at = rest.index("--set")
         words = list(itertools.takewhile(lambda word: not word.startswith("--"), rest[at + 1 :]))
         rest[at : at + 1 + len(words)] = ["--set=" + json.dumps(words)]
+    switches = {f"--{name}" for name in _switches(command)}
+    for at, word in enumerate(rest):
+        if word in switches and rest[at + 1 : at + 2] not in (["true"], ["false"]):
+            rest[at] = f"{word}=true"
     return [command, *rest]
+
+
+def _switches(command: str) -> list[str]:
+    """A command's options that are either given or not."""
+    if command not in COMMANDS:
+        return []
+    signature = inspect.signature(COMMANDS[command])
+    return [name for name, option in signature.parameters.items() if option.annotation is bool]
 
 
 def _listed(names: list[str], command: str) -> str:

@@ -1,12 +1,18 @@
-"""Commands that learn and use what was learnt: `train`, `resume`, `eval`, `predict`, `recipes`."""
+"""Commands that learn and use what was learnt.
+
+`recipes`, `train`, `resume`, `eval`, `predict`, `report`.
+"""
 
 import json as js
+import math
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from rich.table import Table
 
 from saccade.cli.console import console
+from saccade.engine.summary import Summary, shown, spoken
 from saccade.recipes import book
 from saccade.recipes.recipe import override
 
@@ -43,6 +49,7 @@ def train(
     out: Path | None = None,
     set: list[str] = [],  # noqa: B006  (the option's name; never changed)
     device: str | None = None,
+    log: bool = False,
 ) -> None:
     """Train a model by a recipe on your images.
 
@@ -52,6 +59,7 @@ def train(
         out: the run's folder; runs/RECIPE and a number if not given
         set: KEY=VALUE, such as model.name=qna_nano schedule.epochs=3
         device: cpu or cuda; the best there is if not given
+        log: write scalars for TensorBoard into the run's folder
     """
     from saccade.engine import session
 
@@ -63,24 +71,27 @@ def train(
                 f"or --data mnist for a first try"
             )
         data = "mnist"
+    watch = _watch(log)
     folder = out or _free(recipe)
     _first(f"{recipe}: {chosen.model.name} on {data}, {chosen.schedule.epochs} epochs -> {folder}")
     with _stoppable(folder):
-        session.train(chosen, data, folder, name=recipe, watch=_screen, device=device)
+        session.train(chosen, data, folder, name=recipe, watch=watch, device=device)
         _done(folder)
 
 
-def resume(run: Path, device: str | None = None) -> None:
+def resume(run: Path, device: str | None = None, log: bool = False) -> None:
     """Go on with a run that was stopped or killed.
 
     Args:
         run: its folder
         device: cpu or cuda; the best there is if not given
+        log: write scalars for TensorBoard into the run's folder
     """
     from saccade.engine import session
 
+    watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, watch=_screen, device=device)
+        session.resume(run, watch=watch, device=device)
         _done(run)
 
 
@@ -156,13 +167,72 @@ def predict(
                 )
 
 
+def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False) -> None:
+    """Report a run anew (table, curves, confusion, page), or compare several.
+
+    Args:
+        runs: folders of runs, or patterns such as "runs/quick*"
+        out: where several runs are drawn side by side
+        json: print JSON
+    """
+    from saccade.engine import compare
+
+    found, sentences = compare.found(runs)
+    one = len(found) == 1
+    plain, tables, more = _reported(found[0]) if one else _compared(found, out)
+    if json:
+        print(js.dumps({**plain, "notes": [*sentences, *more]}, allow_nan=False))
+        return
+    for table in tables:
+        console.print(table)
+    for sentence in [*sentences, *more]:
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    for file in plain["files"]:
+        console.print(f"written: {file}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _reported(one: Summary) -> tuple[dict[str, Any], list[Table], list[str]]:
+    """One run: for JSON, as a table, and in sentences."""
+    from saccade.engine import report as reports
+
+    written = reports.write(one)
+    table = Table(box=None, pad_edge=False)
+    for head in ("epoch", *map(spoken, one.figures), "minutes"):
+        table.add_column(head, justify="right")
+    for line in one.lines:
+        figures = (shown(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
+        style = "bold" if line is one.best else None
+        table.add_row(str(line["epoch"]), *figures, f"{line['seconds'] / 60:.1f}", style=style)
+    return one.plain(written.files), [table], [*one.sentences(), *written.sentences]
+
+
+def _compared(found: list[Summary], out: Path) -> tuple[dict[str, Any], list[Table], list[str]]:
+    """Several runs, in the same three ways."""
+    from saccade.engine import compare, draw
+    from saccade.engine import report as reports
+
+    made, files, undrawn = compare.groups(found), [], []
+    try:
+        out.write_bytes(draw.compare([group.curve() for group in made], made[0].figure))
+        files.append(str(out))
+    except ImportError:
+        undrawn.append(reports.UNDRAWN)
+    plain = {
+        "figure": made[0].figure, "groups": [group.plain() for group in made], "files": files,
+    }  # fmt: skip
+    return plain, [compare.table(made)], [*compare.beneath(made), *undrawn]
+
+
 # -- around a run ---------------------------------------------------------------------------
 
 
-def _screen():
+def _watch(log: bool):
+    """How a run is watched: on the screen, and by TensorBoard if asked for."""
+    from saccade.engine.log import Log, Several
     from saccade.engine.progress import Screen
 
-    return Screen(console)
+    others = [Log()] if log else []
+    return lambda: Several(Screen(console), *others)
 
 
 def _free(recipe: str) -> Path:

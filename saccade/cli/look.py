@@ -75,21 +75,27 @@ def show(name: str, size: int | None = None) -> None:
         console.print(f"fused for deployment: {after:,} parameters")
 
 
-def paper(family: str) -> None:
+def paper(family: str, runs: Path = Path("runs")) -> None:
     """Print what a paper says beside what the code counts and what a run reached.
 
     Args:
-        family: linglo
+        family: linglo, qna or sasa
+        runs: where to look for finished runs by the paper's recipes
     """
+    from saccade.engine.reached import finished, reached
+
     if family not in zoo.FAMILIES:
         known = ", ".join(zoo.FAMILIES)
         raise ValueError(f"no paper named {family!r}; there is {known}")
+    if runs != Path("runs") and not runs.is_dir():
+        raise FileNotFoundError(f"paper: no folder {str(runs)!r} to look for runs in")
     table = Table(title=f"{family}: paper | code | run", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("model", no_wrap=True)
     table.add_column("what", min_width=14)
     for column in ("paper", "code", "run"):
         table.add_column(column, justify="right", no_wrap=True)
     reasons: dict[str, int] = {}
+    done = finished(runs)
     rows = [
         (claim, name)
         for name in zoo.names()
@@ -101,9 +107,16 @@ def paper(family: str) -> None:
         measured = count.measure(name, claim)
         code, run = "", ""
         if measured is None:
+            found = reached(name, claim, done)
             run = "not run"
+            if found is not None:
+                mark = reasons.setdefault(f"{found.mark}: {found.note}", len(reasons) + 1)
+                run = f"{found.top1:.1f}% {found.mark} \\[{mark}]"
+                if found.full:
+                    as_claimed = found.top1 >= (claim.number or 0) or claim.holds(found.top1)
+                    run = f"[{'green' if as_claimed else 'yellow'}]{run}[/]"
         elif claim.differs:
-            mark = reasons.setdefault(claim.differs, len(reasons) + 1)
+            mark = reasons.setdefault(f"differs: {claim.differs}", len(reasons) + 1)
             code = f"[yellow]{_exact(measured)} \\[{mark}][/]"
         else:
             code = f"[green]{_exact(measured)} =[/]"
@@ -114,7 +127,7 @@ def paper(family: str) -> None:
         table.add_row(name, claim.what, claim.said, code, run)
     console.print(table)
     for reason, mark in reasons.items():
-        console.print(f"\\[{mark}] differs: {reason}")
+        console.print(f"[{mark}] {reason}", markup=False)
 
 
 def view(

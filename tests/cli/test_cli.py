@@ -2,23 +2,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade import cli
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr(cli, "console", cli.Console(width=120, no_color=True))
-        try:
-            cli.main(list(arguments))
-            code = 0
-        except SystemExit as stop:
-            code = stop.code
-        captured = capsys.readouterr()
-        return code, captured.out + captured.err
-
-    return call
-
 
 def test_list(run):
     code, out = run("list", "linglo_b?")

@@ -1,0 +1,82 @@
+"""What a run leaves for people: curves.png, confusion.png and report.html in its folder.
+
+finish(run)      after every evaluation: cheap, and never able to stop a run
+write(summary)   all of it, now
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from saccade.engine import draw
+from saccade.engine.page import page
+from saccade.engine.run import Run
+from saccade.engine.summary import Summary
+
+SHARE = 0.02  # of a run's time, which its reports may take
+UNDRAWN = "no pictures: matplotlib is not installed; pip install 'saccade[viz]'"
+
+_last: dict[Path, tuple[float, float]] = {}  # when each run was reported, and how long that took
+
+
+class Written(NamedTuple):
+    """The files of a report, and a sentence for each that could not be made."""
+
+    files: list[Path]
+    sentences: list[str]
+
+
+def finish(run: Run) -> list[str]:
+    """Bring a run's report up to date; sentences to say once the run has ended.
+
+    While the run goes on, an evaluation that follows too closely on a report goes without.
+    """
+    began = time.monotonic()
+    try:
+        summary = Summary.of(run)
+        when, took = _last.get(run.folder, (-math.inf, 0.0))
+        if not summary.finished and began - when < took / SHARE:
+            return []
+        sentences = write(summary).sentences
+        _last[run.folder] = (began, time.monotonic() - began)
+        return sentences if summary.finished else []
+    except Exception as error:  # a report is not worth a run
+        return [f"no report: {_why(error)}"]
+
+
+def write(summary: Summary) -> Written:
+    """Draw a run's pictures and write its page anew; what fails is left out and said."""
+    folder, pictures, files, sentences = summary.run.folder, {}, [], []
+    for name, make in _pictures(summary).items():
+        try:
+            pictures[name] = make()
+            files.append(_replace(folder / f"{name}.png", pictures[name]))
+        except ImportError:
+            sentences = [UNDRAWN]
+        except Exception as error:
+            sentences.append(f"no {name}.png: {_why(error)}")
+    text = page(summary, pictures, sentences)
+    return Written([_replace(folder / "report.html", text.encode()), *files], sentences)
+
+
+def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
+    made: dict[str, Callable[[], bytes]] = {"curves": lambda: draw.curves(summary)}
+    matrix, classes = summary.table
+    if matrix:
+        made["confusion"] = lambda: draw.confusion(matrix, classes)
+    return made
+
+
+def _replace(path: Path, content: bytes) -> Path:
+    """Whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)
+    return path
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

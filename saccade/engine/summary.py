@@ -1,0 +1,269 @@
+"""A run in figures and words: what its pictures, its page and its tables are made of.
+
+The figure that a task is judged by is the first it computes, larger is better. All that is read
+here may stem from a run that was killed: a missing or torn file is an empty one.
+"""
+
+import heapq
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from saccade.engine.run import Run
+from saccade.recipes import book
+from saccade.recipes.recipe import Recipe, to_plain
+
+Line = dict[str, Any]
+
+SPOKEN = {"top1": "top-1", "top5": "top-5", "mean_class": "mean of classes"}
+
+
+class Pair(NamedTuple):
+    """One class taken for another: `times` of `of` images."""
+
+    truth: str
+    guess: str
+    times: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run that has been evaluated at least once."""
+
+    run: Run
+    lines: list[Line]
+
+    @classmethod
+    def of(cls, run: Run | str | Path) -> "Summary":
+        run = run if isinstance(run, Run) else Run.open(run)
+        lines = once(run.lines())
+        if not lines:
+            every = run.recipe.loop.evaluate_every
+            after = "the first epoch" if every == 1 else f"{every} epochs"
+            raise ValueError(
+                f"report: {str(run.folder)!r} has no evaluation yet; it is written after {after}"
+            )
+        return cls(run, lines)
+
+    @property
+    def figure(self) -> str:
+        """The name of what the run is judged by."""
+        return next(iter(self.lines[-1]["val"]))
+
+    @property
+    def figures(self) -> list[str]:
+        return list(self.lines[-1]["val"])
+
+    @property
+    def best(self) -> Line:
+        return max(self.lines, key=lambda line: (_orderly(self.value(line)), -line["epoch"]))
+
+    @property
+    def last(self) -> Line:
+        return self.lines[-1]
+
+    @property
+    def finished(self) -> bool:
+        return self.last["epoch"] >= self.run.recipe.schedule.epochs
+
+    @property
+    def minutes(self) -> float:
+        return self.last["seconds"] / 60
+
+    def value(self, line: Line) -> float:
+        return line["val"].get(self.figure, math.nan)
+
+    @cached_property
+    def steps(self) -> list[Line]:
+        """The training loss and the rate along the way."""
+        return once(self.run.lines("steps.jsonl"))
+
+    @property
+    def per_epoch(self) -> float:
+        """Steps in an epoch."""
+        return max(self.last["step"] / max(self.last["epoch"], 1), 1)
+
+    @cached_property
+    def table(self) -> tuple[list[list[int]], list[str]]:
+        """The confusion matrix (row: the truth) and its classes; empty where none was kept."""
+        kept = _kept(self.run.folder / "tables.json")
+        matrix, classes = kept.get("confusion"), kept.get("classes")
+        return (matrix, classes) if matrix and classes else ([], [])
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        return _kept(self.run.folder / "environment.json")
+
+    @property
+    def bad(self) -> dict[str, str]:
+        """Images that could not be read, and why."""
+        return _kept(self.run.folder / "bad.json")
+
+    @property
+    def baseline(self) -> tuple[str, float] | None:
+        """A simpler model's name and its figure, where the run was given one."""
+        kept = _kept(self.run.folder / "baseline.json")
+        value = kept.get(self.figure)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return None
+        return str(kept.get("name", "baseline")), value
+
+    @property
+    def changed(self) -> dict[str, tuple[Any, Any]]:
+        """What differs from the recipe of that name: {"optim.lr": (here, there)}."""
+        named = book.RECIPES.get(self.run.name)
+        return {} if named is None else differences(self.run.recipe, named)
+
+    def sentences(self) -> list[str]:
+        """What came of the run, and of what it is to be compared with."""
+        best, epochs = self.best, self.run.recipe.schedule.epochs
+        told = [
+            f"best: {shown(self.figure, self.value(best))} {spoken(self.figure)} "
+            f"at epoch {best['epoch']}"
+        ]
+        if self.baseline is not None:
+            name, value = self.baseline
+            told.append(f"baseline: {shown(self.figure, value)}, {name}")
+        if self.bad:
+            told.append(f"{len(self.bad)} images could not be read; report.html lists them")
+        if not self.finished:
+            told.append(f"not finished: epoch {self.last['epoch']} of {epochs}")
+        return told
+
+    def plain(self, files: Iterable[Path] = ()) -> dict[str, Any]:
+        """For JSON, which knows no NaN."""
+        return {
+            "run": str(self.run.folder),
+            "recipe": self.run.name,
+            "model": self.run.recipe.model.name,
+            "data": self.run.data,
+            "parameters": self.parameters(),
+            "figure": self.figure,
+            "best": finite(self.best),
+            "evaluations": finite(self.lines),
+            "finished": self.finished,
+            "changed": {key: here for key, (here, _) in self.changed.items()},
+            "bad": len(self.bad),
+            "files": [str(file) for file in files],
+        }
+
+    def parameters(self) -> int | None:
+        """Of the network; None where it can no longer be built."""
+        asked = self.run.recipe.model
+        return _parameters(asked.name, len(self.run.classes), json.dumps(asked.options))
+
+
+# -- recipes --------------------------------------------------------------------------------
+
+
+def flat(recipe: Recipe) -> dict[str, Any]:
+    """A recipe by dotted keys as `--set` takes them, in plain values."""
+    plain = json.loads(json.dumps(to_plain(recipe)))
+    plain.pop("about")
+    found: dict[str, Any] = {}
+    for group, fields in plain.items():
+        for key, value in fields.items():
+            if key == "kind" and group != "task":
+                continue
+            if isinstance(value, dict):
+                found |= {f"{group}.{key}.{k}": v for k, v in value.items()}
+            else:
+                found[f"{group}.{key}"] = value
+    return found
+
+
+def differences(a: Recipe, b: Recipe) -> dict[str, tuple[Any, Any]]:
+    """{"optim.lr": (of a, of b)}; None where one has no such key."""
+    left, right = flat(a), flat(b)
+    keys = [*left, *(key for key in right if key not in left)]
+    return {key: (left.get(key), right.get(key)) for key in keys if left.get(key) != right.get(key)}
+
+
+# -- confusion ------------------------------------------------------------------------------
+
+
+def confused(matrix: list[list[int]], classes: list[str], most: int = 5) -> list[Pair]:
+    """The pairs of classes that cost most, by number of images and then by share."""
+    totals = [sum(row) for row in matrix]
+    cells = (
+        (-times, totals[i], i, j)
+        for i, row in enumerate(matrix)
+        for j, times in enumerate(row)
+        if times and i != j
+    )
+    return [
+        Pair(classes[i], classes[j], -times, of) for times, of, i, j in heapq.nsmallest(most, cells)
+    ]
+
+
+# -- words ----------------------------------------------------------------------------------
+
+
+def spoken(figure: str) -> str:
+    return SPOKEN.get(figure, figure.replace("_", " "))
+
+
+def shown(figure: str, value: float, unit: bool = True) -> str:
+    """A figure with as many digits as one wants to read."""
+    if not math.isfinite(value):
+        return str(value)
+    if figure == "images":
+        return f"{value:.0f}"
+    if "loss" in figure:
+        return f"{value:.3f}"
+    return f"{value:.2f}" + ("%" if unit and figure in SPOKEN else "")
+
+
+def setting(value: Any) -> str:
+    """A recipe's value as `--set` would take it."""
+    return value if isinstance(value, str) and value else json.dumps(value)
+
+
+# -- on disk --------------------------------------------------------------------------------
+
+
+def once(lines: list[Line]) -> list[Line]:
+    """By step, the later of two lines about the same one; what is no such line is left out."""
+    by_step = {line["step"]: line for line in lines if isinstance(line, dict) and "step" in line}
+    return [by_step[step] for step in sorted(by_step)]
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def finite(value: Any) -> Any:
+    """Plain values in which null stands for what is no number."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _orderly(value: float) -> float:
+    return -math.inf if math.isnan(value) else value
+
+
+@lru_cache(maxsize=64)
+def _parameters(name: str, classes: int, options: str) -> int | None:
+    import timm
+    import torch
+
+    import saccade  # noqa: F401  (its models are timm's)
+
+    try:
+        with torch.device("meta"):
+            net = timm.create_model(name, num_classes=classes, **json.loads(options))
+    except Exception:  # timm's models fail in many ways, and a table can do without
+        return None
+    return sum(p.numel() for p in net.parameters())

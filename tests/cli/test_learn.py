@@ -1,0 +1,69 @@
+import pytest
+from PIL import Image
+
+from saccade import cli
+from tests.engine.folders import answer, written
+
+
+def test_paper_shows_what_runs_reached(run, tmp_path):
+    names = [f"n{i}" for i in range(37)]
+    written(tmp_path / "pets", "linglo_b1", names=names, data="pets37", best=94.2, per_epoch=1)
+    code, out = run("paper", "linglo", "--runs", str(tmp_path))
+    assert code == 0, out
+    (row,) = (line for line in out.splitlines() if "79.7%" in line)
+    assert "94.2% other data [" in row
+    assert "37 classes in 'pets37'" in " ".join(out.split())
+    assert out.count("not run") == 9
+
+
+def test_report_of_one_run(run, tmp_path):
+    written(tmp_path / "[red]", best=97.3)
+    code, out = run("report", str(tmp_path / "[red]"))
+    assert code == 0, out
+    assert "97.30% top-1 at epoch 6" in out
+    assert f"written: {tmp_path}/[red]/report.html" in out
+    code, out = run("report", str(tmp_path / "[red]"), "--json")
+    assert code == 0, out
+    plain = answer(out)
+    assert plain["best"]["val"]["top1"] == pytest.approx(97.3)
+    assert len(plain["evaluations"]) == 6
+
+
+def test_report_of_several_runs(run, tmp_path):
+    pytest.importorskip("matplotlib")
+    for seed in (0, 1):
+        written(tmp_path / f"a{seed}", seed=seed, best=90.0 + seed)
+    written(tmp_path / "b", sets=["optim.lr=0.5"], best=80.0)
+    plot = tmp_path / "compare.png"
+    code, out = run("report", str(tmp_path / "a*"), str(tmp_path / "b"), "--out", str(plot))
+    assert code == 0, out
+    assert "90.50% ± 0.71 (2)" in out
+    assert "optim.lr" in out
+    with Image.open(plot) as picture:
+        assert picture.size[0] > 300
+    code, out = run("report", str(tmp_path), "--out", str(plot), "--json")
+    assert code == 0, out
+    assert [group["seeds"] for group in answer(out)["groups"]] == [[0, 1], [0]]
+
+
+def test_report_says_what_is_wrong_in_one_sentence(run, tmp_path):
+    written(tmp_path / "fresh", epochs=0)
+    written(tmp_path / "a")
+    written(tmp_path / "boxes", figures=lambda _: {"ap": 0.3})
+    for words, says in (
+        (["gone"], "no run 'gone'"),
+        (["fresh"], "has no evaluation yet"),
+        (["a", "fresh"], "has no evaluation yet"),
+        (["a", "boxes"], "runs of different tasks do not compare"),
+    ):
+        code, out = run("report", *(w if w == "gone" else str(tmp_path / w) for w in words))
+        assert code == 2
+        assert says in " ".join(out.split())
+        assert "Traceback" not in out
+
+
+def test_switches_need_no_value():
+    assert cli.plain(["report", "a", "b", "--json"]) == ["report", '["a","b"]', "--json=true"]
+    assert cli.plain(["eval", "a", "--json", "--split", "val"])[2] == "--json=true"
+    assert cli.plain(["eval", "a", "--json", "false"])[2:] == ["--json", "false"]
+    assert cli.plain(["bench", "a", "--json", "b.jsonl"])[2:] == ["--json", "b.jsonl"]
