@@ -14,6 +14,7 @@ is left out; it is listed in `bad`, and only too many of them raise.
 import contextlib
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -72,7 +73,7 @@ class Loader:
         if not 0 <= start <= len(self):
             raise ValueError(f"Loader: an epoch has {len(self)} steps, got {start=}")
         plan = self._plan(n, start)
-        return self._steps([len(orders) for orders in plan], [o for step in plan for o in step])
+        return self._steps(plan)
 
     def close(self) -> None:
         """End the workers and the epoch at hand; a next one would start new workers."""
@@ -101,29 +102,33 @@ class Loader:
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _steps(self, counts: list[int], orders: list[Order]) -> Iterator[list[Batch]]:
+    def _steps(self, plan: list[list[Order]]) -> Iterator[list[Batch]]:
         if self._stream is not None:
             self._stream.close()
+        orders = [order for step in plan for order in step]
         stream = self._parallel(orders) if self._workers else (self._read(o) for o in orders)
         self._stream = stream
-        for count in counts:
+        for step in plan:
             parts = []
-            for _ in range(count):
+            for order in step:
                 if stream is not self._stream:
                     raise RuntimeError("Loader: another epoch was begun; finish one at a time")
                 batch, bad = next(stream)
-                self._note(bad)
+                self._note(bad, len(order.indices) - len(batch or ()))
                 if batch is not None:
                     parts.append(batch)
             yield parts
 
-    def _note(self, bad: dict[str, str]) -> None:
+    def _note(self, bad: dict[str, str], short: int) -> None:
+        """Remember unreadable images; stop if they are too many, or leave a whole batch short."""
         self.bad |= bad
-        if bad and len(self.bad) > self.limit * len(self.images):
+        share, gap = self.limit * len(self.images), short and self.whole
+        if bad and (len(self.bad) > share or gap):
             first = "; ".join(f"{name} ({why})" for name, why in list(self.bad.items())[:3])
+            allowed = f"more than the {self.limit:.1%} that data.bad allows"
             raise ValueError(
-                f"{len(self.bad)} of {len(self.images)} images cannot be read, more than the "
-                f"{self.limit:.1%} that data.bad allows; repair or remove them: {first}, ..."
+                f"{len(self.bad)} of {len(self.images)} images cannot be read, "
+                f"{'and hardly any can' if gap else allowed}; repair or remove them: {first}, ..."
             )
 
     def _parallel(self, orders: list[Order]) -> Generator[tuple[Batch | None, dict[str, str]]]:
@@ -144,7 +149,7 @@ class Loader:
                 read = iter(self._pool)
             yield from read
         except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
+            if "exited unexpectedly" not in str(error):
                 raise
             self._pool = self._stream = None
             raise RuntimeError(
@@ -205,6 +210,13 @@ def _alone(worker: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # we lead a session already
         os.setsid()
+    sys.excepthook = _unless_left
+
+
+def _unless_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """The main process stopped while we handed something over: it knows, and says so itself."""
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
 
 
 @contextlib.contextmanager
