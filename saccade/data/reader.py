@@ -71,6 +71,9 @@ class Order:
     indices: Int64[np.ndarray, "B"]
 
 
+Result = tuple[Batch | None, dict[str, str]]  # what could be read, and why the rest could not
+
+
 class Reader:
     """Carries out an order, here or in a worker."""
 
@@ -80,7 +83,7 @@ class Reader:
         self.images, self.transform, self.seed = images, transform, seed
         self.mix, self.whole = mix, whole
 
-    def __call__(self, order: Order) -> tuple[Batch | None, dict[str, str]]:
+    def __call__(self, order: Order) -> Result:
         bad: dict[str, str] = {}
         samples = []
         with _borrowed_chance():
