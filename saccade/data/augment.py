@@ -9,6 +9,7 @@ an image (the loader does) gets the same image again.
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
@@ -111,6 +112,8 @@ def _rand(augment: Augment, mean: Colour) -> RandAugment:
         "interpolation": str_to_pil_interp(augment.interpolation),
     }
     try:
+        if not re.fullmatch(r"rand(-[a-z]+[\d.]+)*", augment.rand):
+            raise ValueError("timm skips words that it does not know")
         return rand_augment_transform(augment.rand, options)
     except (AssertionError, ValueError, KeyError) as error:
         raise ValueError(

@@ -13,7 +13,7 @@ about classes are kept here, once for all.
 
 import csv
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from saccade.data import packaged, picture, shards, table
-from saccade.data.images import Files, Images, Some, Unreadable
+from saccade.data.images import Files, Images, Listing, Some, Unreadable
 from saccade.recipes.recipe import Data
 from saccade.words import nearest
 
-__all__ = ["Images", "Splits", "Unreadable", "aligned", "find"]
+__all__ = ["Images", "Splits", "Unreadable", "aligned", "every", "find"]
 
 PACKAGED = ("mnist", "solar", "fashion")
 VALIDATION = ("val", "validation", "valid", "test")
@@ -45,34 +45,47 @@ class Splits:
     """What is odd about it, yet no reason to stop."""
 
 
-@dataclass(frozen=True)
-class Listing:
-    """What a layout holds, before classes have numbers."""
-
-    what: str
-    train: Sequence[tuple[Any, str]]
-    """Items (file names, offsets, rows: the layout's own) and the names of their classes."""
-    val: Sequence[tuple[Any, str]] | None
-    """None: nothing is set apart for validation."""
-    make: Callable[[list[Any], list[int], list[str]], Images]
-    """The set of some items, their labels and the names of all classes."""
-    order: Sequence[str] | None = None
-    """The classes in the set's own order; by name if None."""
-    warnings: Sequence[str] = ()
-
-
 def find(path: str, data: Data, seed: int = 0) -> Splits:
     """The images at a path or of a packaged name; a layout that cannot be used is refused."""
-    if path in PACKAGED:
-        if path == "fashion":
-            return _ready("fashion", *packaged.fashion())
-        whole = {"mnist": packaged.mnist, "solar": packaged.solar}[path]()
-        train, val, warnings = hold_out(whole, data.holdout, seed)
-        return _ready(path, train, val, warnings)
+    ready = _arrays(path)
+    if ready is None:
+        return _splits(_listing(Path(path)), data, seed)
+    what, train, val = ready
+    if val is None:
+        train, val = hold_out(train, data.holdout, seed)
+    return _ready(what, train, val)
+
+
+def every(path: str, classes: list[str]) -> Images:
+    """What there is to test a trained model on: a validation set, or else all images at the path.
+
+    Its classes are brought into the model's order; one that the model does not know is refused.
+    """
+    ready = _arrays(path)
+    if ready is not None:
+        _, train, val = ready
+        return aligned(train if val is None else val, classes)
+    found = _listing(Path(path))
+    listed = found.train if found.val is None else found.val
+    names = _ordered({name for _, name in listed})
+    if not names:
+        raise ValueError(f"{found.what}: no images to test on; wanted: {KNOWN}")
+    labels = [names.index(name) for _, name in listed]
+    return aligned(found.make([item for item, _ in listed], labels, names), classes)
+
+
+def _arrays(path: str) -> tuple[str, Images, Images | None] | None:
+    """Sets whose classes are numbered already: packaged ones, and MNIST-like files."""
+    if path == "mnist":
+        return path, packaged.mnist(), None
+    if path == "solar":
+        return path, packaged.solar(), None
+    if path == "fashion":
+        return path, *packaged.fashion()
     place = Path(path)
     if place.is_dir() and packaged.has_idx(place):
-        return _ready(place.name, *packaged.idx(place))
-    return _splits(_listing(place), data, seed)
+        return place.resolve().name, *packaged.idx(place)
+    return None
 
 
 def _listing(place: Path) -> Listing:
@@ -87,9 +100,9 @@ def _listing(place: Path) -> Listing:
             f"package: {', '.join(PACKAGED)} (did you mean {close!r}?)"
         )
     if table.is_table(place):
-        return Listing(*table.listing(place))
+        return table.listing(place)
     if tars := sorted(place.glob("*.tar*")):
-        return Listing(*shards.listing(place, tars))
+        return shards.listing(place, tars)
     return _folders(place)
 
 
@@ -100,23 +113,23 @@ def _folders(place: Path) -> Listing:
     inside = {folder.name: folder for folder in _subfolders(place)}
     if not inside and not any(place.iterdir()):
         raise ValueError(f"{str(place)!r} is empty; put a folder of images for each class there")
-    val = next((inside[name] for name in VALIDATION if name in inside), None)
-    if "train" in inside and _subfolders(inside["train"]):
-        train = inside["train"]
-    elif val is not None and _subfolders(val):
-        raise ValueError(f"{str(place)!r} has {val.name!r} but no 'train' folder; add one")
-    else:
-        train, val = place, None
-    found, empty = _classes(train)
-    if not found:
-        raise ValueError(f"no images in folders of classes below {str(train)!r}; wanted: {KNOWN}")
-    told = [f"no images in {_listed(empty)} of {train.name!r}"] if empty else []
+    split = {
+        name for name in ("train", *VALIDATION) if name in inside and _subfolders(inside[name])
+    }
+    val = next((name for name in VALIDATION if name in split), None)
+    train, empty = (
+        _classes(place, "train" if "train" in split else "")
+        if ("train" in split or not split)
+        else ([], [])
+    )
+    if not train and not val:
+        raise ValueError(f"no images in folders of classes below {str(place)!r}; wanted: {KNOWN}")
     return Listing(
         what=place.resolve().name,
-        train=[(os.path.join(train.name, n) if val else n, c) for n, c in found],
-        val=[(os.path.join(val.name, n), c) for n, c in _classes(val)[0]] if val else None,
-        make=lambda items, labels, classes: Files(place if val else train, items, labels, classes),
-        warnings=told,
+        train=train,
+        val=_classes(place, val)[0] if val else None,
+        make=lambda items, labels, classes: Files(place, items, labels, classes),
+        warnings=[f"no training images in {_listed(empty)}"] if empty else [],
     )
 
 
@@ -124,18 +137,14 @@ def _subfolders(place: Path) -> list[Path]:
     return sorted(p for p in place.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _classes(place: Path) -> tuple[list[tuple[str, str]], list[str]]:
-    """Names of picture files with their classes, in order, and the classes without any."""
+def _classes(place: Path, split: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """Names of a split's picture files with their classes, in order, and classes without any."""
     found, empty = [], []
-    for folder in _subfolders(place):
+    for folder in _subfolders(place / split):
         names = []
         for at, _, files in os.walk(folder, followlinks=True):
             inner = os.path.relpath(at, place)
-            names += [
-                os.path.join(inner, name)
-                for name in files
-                if os.path.splitext(name)[1].lower() in picture.ENDINGS and name[0] != "."
-            ]
+            names += [os.path.join(inner, name) for name in files if picture.is_one(name)]
         found += [(name, folder.name) for name in sorted(names)]
         if not names:
             empty.append(folder.name)
@@ -205,14 +214,14 @@ def _splits(found: Listing, data: Data, seed: int) -> Splits:
         )
 
     if found.val is None:
-        train, val, warnings = hold_out(made(found.train), data.holdout, seed)
-        return _ready(found.what, train, val, [*found.warnings, *warnings])
+        train, val = hold_out(made(found.train), data.holdout, seed)
+        return _ready(found.what, train, val, found.warnings)
     if not found.val:
         raise ValueError(
             f"{found.what}: the validation set is empty; add images, or remove it to have "
             "data.holdout of the training images held out"
         )
-    return _ready(found.what, made(found.train), made(found.val), [*found.warnings])
+    return _ready(found.what, made(found.train), made(found.val), found.warnings)
 
 
 def _ready(what: str, train: Images, val: Images, warnings: Sequence[str] = ()) -> Splits:
@@ -229,7 +238,7 @@ def _ready(what: str, train: Images, val: Images, warnings: Sequence[str] = ()) 
     return Splits(train, val, classes, f"{about}classes", [*warnings, *told])
 
 
-def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images, list[str]]:
+def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     """Split off the same share of each class, by the seed; a lone image stays for training."""
     if not 0 < share < 1:
         raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
@@ -240,7 +249,7 @@ def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images, l
         held[np.random.default_rng((seed, c)).permutation(of_class)[:count]] = True
     if not held.any():
         raise ValueError("one image a class leaves none to validate; add images or a val folder")
-    return Some(images, np.flatnonzero(~held)), Some(images, np.flatnonzero(held)), []
+    return Some(images, np.flatnonzero(~held)), Some(images, np.flatnonzero(held))
 
 
 def aligned(images: Images, classes: list[str]) -> Images:

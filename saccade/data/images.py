@@ -4,7 +4,8 @@
 are, so they hold compact arrays and no open files.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from PIL import Image
 from saccade.data import picture
 from saccade.data.picture import Unreadable
 
-__all__ = ["Arrays", "Files", "Images", "Some", "Strings", "Unreadable"]
+__all__ = ["Arrays", "Files", "Images", "Listing", "Some", "Strings", "Unreadable"]
 
 
 class Images:
@@ -34,6 +35,22 @@ class Images:
     def name(self, i: int) -> str:
         """What to call it in a report."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a layout holds, before classes have numbers."""
+
+    what: str
+    train: Sequence[tuple[Any, str]]
+    """Items (file names, offsets, rows: the layout's own) and the names of their classes."""
+    val: Sequence[tuple[Any, str]] | None
+    """None: nothing is set apart for validation."""
+    make: Callable[[list[Any], list[int], list[str]], Images]
+    """The set of some items, their labels and the names of all classes."""
+    order: Sequence[str] | None = None
+    """The classes in the set's own order; by name if None."""
+    warnings: Sequence[str] = ()
 
 
 class Strings:

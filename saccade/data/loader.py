@@ -11,21 +11,16 @@ A picture that cannot be read never stops a run: in whole batches another takes 
 is left out; it is listed in `bad`, and only too many of them raise.
 """
 
-import contextlib
-import os
-import signal
-import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
 
 from saccade.data.augment import Mix
-from saccade.data.reader import ORDER, Batch, Order, Readable, Reader, chance
+from saccade.data.pool import Pool
+from saccade.data.reader import ORDER, Batch, Order, Readable, Reader, Result, chance
 
 __all__ = ["Batch", "Loader", "Readable"]
 
@@ -58,11 +53,8 @@ class Loader:
         self.bad: dict[str, str] = {}
         """Unreadable images met so far in this process, and why."""
         self.transform, self.mix = transform, mix
-        self._read = Reader(images, transform, seed, mix, whole)
-        self._orders = _Orders()
-        self._workers = workers
-        self._pool: DataLoader | None = None
-        self._stream: Generator | None = None
+        self._pool = Pool(Reader(images, transform, seed, mix, whole), workers)
+        self._stream: Iterator[Result] | None = None
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.images), self.batch)
@@ -72,14 +64,12 @@ class Loader:
         """The steps of epoch n from step `start`."""
         if not 0 <= start <= len(self):
             raise ValueError(f"Loader: an epoch has {len(self)} steps, got {start=}")
-        plan = self._plan(n, start)
-        return self._steps([len(orders) for orders in plan], [o for step in plan for o in step])
+        return self._steps(self._plan(n, start))
 
     def close(self) -> None:
         """End the workers and the epoch at hand; a next one would start new workers."""
-        if self._stream is not None:
-            self._stream.close()
-        self._pool = self._stream = None
+        self._stream = None
+        self._pool.close()
 
     # -- what to read -----------------------------------------------------------------------
 
@@ -102,56 +92,31 @@ class Loader:
 
     # -- reading ----------------------------------------------------------------------------
 
-    def _steps(self, counts: list[int], orders: list[Order]) -> Iterator[list[Batch]]:
-        if self._stream is not None:
-            self._stream.close()
-        stream = self._parallel(orders) if self._workers else (self._read(o) for o in orders)
-        self._stream = stream
-        for count in counts:
+    def _steps(self, plan: list[list[Order]]) -> Iterator[list[Batch]]:
+        stream = self._stream = self._pool.run([order for step in plan for order in step])
+        for step in plan:
             parts = []
-            for _ in range(count):
+            for order in step:
                 if stream is not self._stream:
                     raise RuntimeError("Loader: another epoch was begun; finish one at a time")
                 batch, bad = next(stream)
-                self._note(bad)
+                self._note(bad, len(order.indices) - len(batch or ()))
                 if batch is not None:
                     parts.append(batch)
             yield parts
 
-    def _note(self, bad: dict[str, str]) -> None:
+    def _note(self, bad: dict[str, str], short: int) -> None:
+        """Remember unreadable images; stop if they are too many, or leave a whole batch short."""
         self.bad |= bad
-        if bad and len(self.bad) > self.limit * len(self.images):
+        share, gap = self.limit * len(self.images), short and self.whole
+        if bad and (len(self.bad) > share or gap):
             first = "; ".join(f"{name} ({why})" for name, why in list(self.bad.items())[:3])
+            self.close()
+            allowed = f"more than the {self.limit:.1%} that data.bad allows"
             raise ValueError(
-                f"{len(self.bad)} of {len(self.images)} images cannot be read, more than the "
-                f"{self.limit:.1%} that data.bad allows; repair or remove them: {first}, ..."
+                f"{len(self.bad)} of {len(self.images)} images cannot be read, "
+                f"{'and hardly any can' if gap else allowed}; repair or remove them: {first}, ..."
             )
-
-    def _parallel(self, orders: list[Order]) -> Generator[tuple[Batch | None, dict[str, str]]]:
-        if self._pool is None:
-            self._pool = DataLoader(
-                _Mapped(self._read),
-                batch_size=None,
-                sampler=self._orders,
-                num_workers=self._workers,
-                persistent_workers=True,
-                pin_memory=torch.cuda.is_available(),
-                worker_init_fn=_alone,
-                generator=torch.Generator(),  # else the global one is drawn from
-            )
-        self._orders.orders = orders
-        try:
-            with _losses_are_told_later():
-                read = iter(self._pool)
-            yield from read
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            self._pool = self._stream = None
-            raise RuntimeError(
-                "Loader: a worker process was killed, most often because memory ran out; "
-                "try a smaller loop.part, or data.workers=0"
-            ) from error
 
 
 def _check(
@@ -175,43 +140,3 @@ def _check(
         raise ValueError(
             f"Loader: mixing pairs neighbours, so parts must be even, got {batch=} {part=} {world=}"
         )
-
-
-# -- workers --------------------------------------------------------------------------------
-
-
-class _Mapped(Dataset):
-    def __init__(self, read: Reader):
-        self.read = read
-
-    def __getitem__(self, index: Order) -> tuple[Batch | None, dict[str, str]]:
-        return self.read(index)
-
-
-class _Orders(Sampler):
-    """The orders of the epoch at hand; stays in this process, while the workers live on."""
-
-    def __init__(self):
-        self.orders: list[Order] = []
-
-    def __iter__(self) -> Iterator[Order]:
-        return iter(self.orders)
-
-    def __len__(self) -> int:
-        return len(self.orders)
-
-
-def _alone(worker: int) -> None:
-    """Signals to the group, such as Ctrl-C, are for the main process, which then ends us."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # we lead a session already
-        os.setsid()
-
-
-@contextlib.contextmanager
-def _losses_are_told_later() -> Generator[None]:
-    """A DataLoader raises for a killed worker wherever the program stands; we tell it in `next`."""
-    handler = signal.getsignal(signal.SIGCHLD)
-    yield
-    if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGCHLD, handler)

@@ -1,8 +1,10 @@
 """One picture, from disk or from memory: upright and in RGB, and as a model wants it."""
 
+import io
+import os
 import warnings
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +28,12 @@ class Unreadable(ValueError):  # noqa: N818 (a finding about a picture)
         return f"{self.name!r} is no readable picture ({self.reason})"
 
 
-def rgb(source: str | Path | IO[bytes], name: str) -> Image.Image:
+def is_one(name: str) -> bool:
+    """Whether a file is a picture by its name; hidden ones are some program's own."""
+    return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
+
+
+def rgb(source: str | Path | io.BytesIO, name: str) -> Image.Image:
     """The picture as one sees it: turned upright, transparent parts on white, 8 bits a colour."""
     try:
         with warnings.catch_warnings(), Image.open(_quietly(source)) as file:
@@ -42,7 +49,7 @@ def rgb(source: str | Path | IO[bytes], name: str) -> Image.Image:
         raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 
 
-def _quietly(source: str | Path | IO[bytes]) -> str | Path | IO[bytes]:
+def _quietly(source: str | Path | io.BytesIO) -> str | Path | io.BytesIO:
     warnings.simplefilter("ignore")  # odd metadata and large sizes are judged here, not told
     return source
 

@@ -6,20 +6,24 @@ random access as files, and no file stays open for a worker to inherit.
 
 import io
 import json
+import os
 import re
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from saccade.data import picture
-from saccade.data.images import Images, Strings
+from saccade.data.images import Images, Listing, Strings
 
 TRAIN = re.compile(r"(^|[-_])train(ing)?([-_]|\.)", re.IGNORECASE)
 VAL = re.compile(r"(^|[-_])(val|valid|validation|test)([-_]|\.)", re.IGNORECASE)
+
+
+Place = tuple[str, int, int]  # name, offset, size
 
 
 class Member(NamedTuple):
@@ -56,8 +60,8 @@ class Shards(Images):
         return f"{self.paths[self.places[i, 0]]}:{self.names[i]}"
 
 
-def listing(place: Path, tars: Sequence[Path]) -> tuple[Any, ...]:
-    """The fields of a `Listing`: what lies in a folder's shards."""
+def listing(place: Path, tars: Sequence[Path]) -> Listing:
+    """What lies in a folder's shards."""
     packed = [path for path in tars if path.suffix != ".tar"]
     if packed:
         raise ValueError(f"{str(packed[0])!r} is compressed, which allows no random access; unpack")
@@ -76,42 +80,98 @@ def listing(place: Path, tars: Sequence[Path]) -> tuple[Any, ...]:
     def make(items: list[Member], labels: list[int], classes: list[str]) -> Images:
         return Shards(paths, items, labels, classes)
 
-    return place.resolve().name, parts[True], val, make, None, warnings
+    return Listing(place.resolve().name, parts[True], val, make, warnings=warnings)
 
 
 def _members(number: int, path: Path, warnings: list[str]) -> list[tuple[Member, str]]:
     """The shard's pictures with their classes, and what is wrong with it."""
     pictures: dict[str, Member] = {}
     labels: dict[str, str] = {}
+    with path.open("rb") as file:
+        for name, offset, size in _places(path, warnings):
+            folder, _, base = name.rpartition("/")
+            key, _, ending = base.partition(".")
+            key, ending = f"{folder}/{key}", f".{ending.lower()}"
+            if ending in picture.ENDINGS and base[0] != ".":
+                pictures[key] = Member(number, offset, size, name)
+            elif ending in (".cls", ".json"):
+                labels[key] = _label(ending, os.pread(file.fileno(), size, offset))
+    found = [(member, labels[key]) for key, member in pictures.items() if labels.get(key)]
+    if len(found) < len(pictures):
+        without = len(pictures) - len(found)
+        warnings.append(f"{path.name}: {without} images have no label and are left out")
+    return found
+
+
+def _places(path: Path, warnings: list[str]) -> list[Place]:
+    """Names, offsets and sizes of a tar's files; of a broken one, as far as it goes."""
+    found: list[Place] = []
+    trouble = ""
+    with path.open("rb") as file:
+        end = path.stat().st_size
+        try:
+            found.extend(_plain(file.fileno(), end))
+        except _Odd:
+            found, trouble = _any(path)
+        if os.pread(file.fileno(), 1024, max(0, end - 1024)).strip(b"\0") or not end:
+            trouble = trouble or "it has no end"  # two empty blocks
+    if trouble:
+        warnings.append(f"{path.name} is broken after {len(found)} members ({trouble})")
+    return [(name, offset, size) for name, offset, size in found if offset + size <= end]
+
+
+def _any(path: Path) -> tuple[list[Place], str]:
+    """As tarfile sees it, and what it stumbled over."""
+    found: list[Place] = []
     try:
         with tarfile.open(path, "r:") as tar:
-            for member in tar:
-                folder, _, base = member.name.rpartition("/")
-                key, _, ending = base.partition(".")
-                if not member.isfile() or not key:
-                    continue
-                key, ending = f"{folder}/{key}", f".{ending.lower()}"
-                if ending in picture.ENDINGS:
-                    pictures[key] = Member(number, member.offset_data, member.size, member.name)
-                elif ending in (".cls", ".json") and (file := tar.extractfile(member)):
-                    label = _label(ending, file.read())
-                    if label is not None:
-                        labels[key] = label
+            found.extend((m.name, m.offset_data, m.size) for m in tar if m.isfile())
     except (tarfile.TarError, OSError) as error:
-        warnings.append(f"{path.name} is broken after {len(pictures)} images ({error})")
-    without = pictures.keys() - labels.keys()
-    if without:
-        warnings.append(f"{path.name}: {len(without)} images have no label and are left out")
-    return [(member, labels[key]) for key, member in pictures.items() if key in labels]
+        return found, str(error)
+    return found, ""
 
 
-def _label(ending: str, content: bytes) -> str | None:
-    """A class's name or number; None where there is none."""
+class _Odd(Exception):  # noqa: N818 (no error: tarfile will know)
+    pass
+
+
+def _plain(file: int, end: int) -> Iterator[Place]:
+    """The files of a plain tar: about ten times as fast as tarfile, which gets the odd ones.
+
+    Of a header's 512 bytes: name 0-99, size in octal 124-135, kind 156, "ustar" from 257, and where
+    a zero follows that, what comes before the name 345-499. Contents fill whole blocks of 512.
+    """
+    at = 0
+    while at < end:
+        head = os.pread(file, 512, at)
+        if not head.strip(b"\0"):
+            return
+        kind, size = head[156:157], head[124:136].strip(b" \0")
+        if len(head) < 512 or head[257:262] != b"ustar" or not size.isdigit():
+            raise _Odd
+        start, size = at + 512, int(size, 8)
+        at = start + -(-size // 512) * 512
+        if at > end:
+            raise _Odd
+        if kind in (b"0", b"\0"):
+            before = head[345:500].rstrip(b"\0") if head[262] == 0 else b""
+            name = head[:100].rstrip(b"\0")
+            yield os.fsdecode(before + b"/" + name if before else name), start, size
+        elif kind in (b"x", b"g"):  # further fields; all but these do not matter here
+            if re.search(rb"\d (path|size|GNU\.sparse[^=]*)=", os.pread(file, size, start)):
+                raise _Odd
+        elif kind != b"5":  # a folder
+            raise _Odd
+
+
+def _label(ending: str, content: bytes) -> str:
+    """A class's name or number; empty where there is none."""
     text = content.decode(errors="replace").strip()
     if ending == ".json":
         try:
             told = json.loads(text)
         except ValueError:
-            return None
+            return ""
+        told = told if isinstance(told, dict) else {"label": told}
         text = next((str(told[k]) for k in ("label", "cls", "class") if k in told), "")
-    return text or None
+    return text

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from saccade.data import picture
-from saccade.data.images import Images
+from saccade.data.images import Images, Listing
 
 SPLITS = ("validation", "val", "valid", "test")
 
@@ -16,8 +16,16 @@ SPLITS = ("validation", "val", "valid", "test")
 class Table(Images):
     """Rows with a picture; `rows` is one of datasets' own, mapped from disk."""
 
-    def __init__(self, rows: Any, column: str, chosen: list[int], labels: list[int], classes: list):
-        self.rows, self.column = rows, column
+    def __init__(
+        self,
+        title: str,
+        rows: Any,
+        column: str,
+        chosen: list[int],
+        labels: list[int],
+        classes: list[str],
+    ):
+        self.title, self.rows, self.column = title, rows, column
         self.chosen = np.asarray(chosen, np.int64)
         self.labels, self.classes = np.asarray(labels, np.int64), classes
 
@@ -34,7 +42,7 @@ class Table(Images):
         return picture.rgb(source, name), int(self.labels[i])
 
     def name(self, i: int) -> str:
-        return f"{self.rows.split or 'row'} {self.chosen[i]}"
+        return f"{self.title} row {self.chosen[i]}"
 
 
 def is_table(place: Path) -> bool:
@@ -42,8 +50,8 @@ def is_table(place: Path) -> bool:
     return (place / "dataset_dict.json").is_file() or (place / "state.json").is_file()
 
 
-def listing(place: Path) -> tuple[Any, ...]:
-    """The fields of a `Listing`: what the dataset holds."""
+def listing(place: Path) -> Listing:
+    """What the dataset holds."""
     try:
         import datasets
     except ImportError as error:
@@ -54,27 +62,31 @@ def listing(place: Path) -> tuple[Any, ...]:
     parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     if "train" not in parts:
         raise ValueError(f"{str(place)!r} has no split 'train', only {', '.join(parts)}; add one")
-    chosen = {True: parts["train"]}
-    if val := next((name for name in SPLITS if name in parts), None):
-        chosen[False] = parts[val]
+    split = next((name for name in SPLITS if name in parts), "")
     features = parts["train"].features
     image = _column(place, features, datasets.Image, "image")
     label = _column(place, features, datasets.ClassLabel, "label")
     names = getattr(features[label], "names", None)
-    raw = {k: rows.cast_column(image, datasets.Image(decode=False)) for k, rows in chosen.items()}
-    found = {
-        k: [
-            ((k, i), names[value] if names else str(value))
-            for i, value in enumerate(rows.with_format(None)[label])
-        ]
-        for k, rows in raw.items()
+    raw = {
+        k: parts[k].with_format(None).cast_column(image, datasets.Image(decode=False))
+        for k in ("train", split)
+        if k
     }
+    found, warnings = {}, []
+    for k, rows in raw.items():
+        told = list(enumerate(rows[label]))
+        known = [(i, v) for i, v in told if v is not None and v != -1]  # -1: kept secret
+        found[k] = [((k, i), names[v] if names else str(v)) for i, v in known]
+        if len(known) < len(told):
+            warnings.append(f"{k}: {len(told) - len(known)} rows have no label and are left out")
 
-    def make(items: list[tuple[bool, int]], labels: list[int], classes: list[str]) -> Images:
-        rows = raw[items[0][0]]
-        return Table(rows, image, [i for _, i in items], labels, classes)
+    def make(items: list[tuple[str, int]], labels: list[int], classes: list[str]) -> Images:
+        k = items[0][0]
+        rows = [i for _, i in items]
+        return Table(f"{place.name} {k}", raw[k], image, rows, labels, classes)
 
-    return place.resolve().name, found[True], found.get(False), make, names, []
+    what = place.resolve().name
+    return Listing(what, found["train"], found.get(split), make, order=names, warnings=warnings)
 
 
 def _column(place: Path, features: Any, kind: type, usual: str) -> str:

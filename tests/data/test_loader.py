@@ -1,9 +1,5 @@
 import os
 import random
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -176,31 +172,6 @@ def test_evaluation_sees_each_image_once(images, world, batch):
         assert index == list(range(24))
 
 
-def test_targets_of_other_tasks():
-    class Boxes:
-        def __len__(self):
-            return 4
-
-        def read(self, i):
-            return torch.full((3, 2, 2), float(i)), torch.full((i, 4), float(i))
-
-        def name(self, i):
-            return str(i)
-
-    def transform(image, boxes):
-        return image, {"boxes": boxes, "count": len(boxes), "area": 0.5, "name": "x"}
-
-    ((batch,),) = Loader(Boxes(), transform, batch=4, shuffle=False).epoch(0)
-    assert batch.image.shape == (4, 3, 2, 2)
-    assert [tuple(b.shape) for b in batch.target["boxes"]] == [(0, 4), (1, 4), (2, 4), (3, 4)]
-    assert batch.target["count"].tolist() == [0, 1, 2, 3]
-    assert batch.target["area"].dtype == torch.float32
-    assert batch.target["name"] == ["x"] * 4
-    there = batch.to("meta")
-    assert there.image.device.type == there.target["boxes"][1].device.type == "meta"
-    assert there.target["name"] == ["x"] * 4
-
-
 # -- unreadable images ----------------------------------------------------------------------
 
 
@@ -254,7 +225,9 @@ def test_nothing_readable(tmp_path, workers):
         path.write_bytes(b"")
     images = datasets.find(str(tmp_path), Data()).train
     made = loader(images, workers=workers, limit=1.0)
-    with pytest.raises(ValueError, match="50 images in a row cannot be read, such as"):
+    with pytest.raises(
+        ValueError, match=r"of 54 images cannot be read, and hardly any can; repair"
+    ):
         list(made.epoch(0))
 
 
@@ -291,88 +264,3 @@ def test_one_epoch_at_a_time(images):
     next(made.epoch(1))
     with pytest.raises(RuntimeError, match="another epoch was begun"):
         next(first)
-
-
-# -- workers live and die -------------------------------------------------------------------
-
-
-class Slow:
-    """A set that says who reads it."""
-
-    def __len__(self):
-        return 400
-
-    def read(self, i):
-        time.sleep(0.02)
-        return torch.zeros(3, 1, 1), os.getpid()
-
-    def name(self, i):
-        return str(i)
-
-
-def whose(image, pid):
-    return image, {"pid": pid, "threads": torch.get_num_threads()}
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rpartition(")")[2].split()[0] != "Z"
-
-
-def test_workers_outlive_epochs_and_end_with_the_loader():
-    made = Loader(Slow(), whose, batch=4, workers=2)
-    seen = set()
-    for n in range(3):
-        for step, (batch,) in enumerate(made.epoch(n)):
-            seen |= set(batch.target["pid"].tolist())
-            assert set(batch.target["threads"].tolist()) == {1}
-            if step == 3:
-                break
-    assert len(seen) == 2
-    assert os.getpid() not in seen
-    made.close()
-    deadline = time.time() + 10
-    while any(map(alive, seen)) and time.time() < deadline:
-        time.sleep(0.1)
-    assert not any(map(alive, seen))
-
-
-def test_a_killed_worker_is_told_in_one_sentence():
-    made = Loader(Slow(), whose, batch=4, workers=1)
-    steps = made.epoch(0)
-    (batch,) = next(steps)
-    os.kill(int(batch.target["pid"][0]), signal.SIGKILL)
-    time.sleep(0.3)  # not here, in the middle of a step
-    with pytest.raises(RuntimeError, match="Loader: a worker process was killed"):
-        list(steps)
-    next(made.epoch(1))  # new workers
-    made.close()
-
-
-CTRL_C = """
-import os, sys, time
-from tests.data.test_loader import Loader, Slow, whose
-made = Loader(Slow(), whose, batch=4, workers=2)
-try:
-    for parts in made.epoch(0):
-        print("step", flush=True)
-except KeyboardInterrupt:
-    print("stopped", flush=True)
-"""
-
-
-def test_ctrl_c_is_quiet():
-    run = subprocess.Popen(
-        [sys.executable, "-c", CTRL_C], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    )  # fmt: skip
-    assert run.stdout.readline() == "step\n"
-    os.killpg(run.pid, signal.SIGINT)
-    out, err = run.communicate(timeout=30)
-    assert out.endswith("stopped\n")
-    assert err == ""
-    assert run.returncode == 0

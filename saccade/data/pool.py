@@ -1,0 +1,106 @@
+"""Worker processes that read ahead: they outlive epochs, end quietly, and are missed in words."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from saccade.data.reader import Order, Reader, Result
+
+
+class Pool:
+    """Carries out orders in their order, several at once; with no workers, right here."""
+
+    def __init__(self, read: Reader, workers: int):
+        self.read, self.workers = read, workers
+        self._orders = _Orders()
+        self._loader: DataLoader | None = None
+
+    def run(self, orders: list[Order]) -> Iterator[Result]:
+        """The results one by one; a run that is left in the middle is given up at the next one."""
+        if not self.workers:
+            return map(self.read, orders)
+        return self._run(orders)
+
+    def close(self) -> None:
+        """End the workers; the next run would start new ones."""
+        reading = getattr(self._loader, "_iterator", None)
+        if reading is not None:
+            reading._shutdown_workers()  # left to the garbage collector this may take 5 s
+        self._loader = None
+
+    def _run(self, orders: list[Order]) -> Generator[Result]:
+        if self._loader is None:
+            self._loader = DataLoader(
+                _Mapped(self.read),
+                batch_size=None,
+                sampler=self._orders,
+                num_workers=self.workers,
+                persistent_workers=True,
+                pin_memory=torch.cuda.is_available(),
+                worker_init_fn=_alone,
+                generator=torch.Generator(),  # else the global one is drawn from
+            )
+        self._orders.orders = orders
+        try:
+            with _losses_are_told_later():
+                reading = iter(self._loader)
+            yield from reading
+        except Exception as error:
+            self.close()
+            if isinstance(error, RuntimeError) and "exited unexpectedly" in str(error):
+                raise RuntimeError(
+                    "Loader: a worker process was killed, most often because memory ran out; "
+                    "try a smaller loop.part, or data.workers=0"
+                ) from error
+            raise
+
+
+class _Mapped(Dataset):
+    def __init__(self, read: Reader):
+        self.read = read
+
+    def __getitem__(self, index: Order) -> Result:
+        return self.read(index)
+
+
+class _Orders(Sampler):
+    """The orders of the run at hand; stays in this process, while the workers live on."""
+
+    def __init__(self):
+        self.orders: list[Order] = []
+
+    def __iter__(self) -> Iterator[Order]:
+        return iter(self.orders)
+
+    def __len__(self) -> int:
+        return len(self.orders)
+
+
+def _alone(worker: int) -> None:
+    """Signals to the group, such as Ctrl-C, are for the main process, which then ends us."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError):  # we lead a session already
+        os.setsid()
+    sys.excepthook = _unless_left
+
+
+def _unless_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """The main process stopped while we handed something over: it knows, and says so itself."""
+    if not issubclass(kind, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, trace)
+
+
+@contextlib.contextmanager
+def _losses_are_told_later() -> Generator[None]:
+    """A DataLoader raises for a killed worker wherever the program stands; we tell it in `next`."""
+    handler = signal.getsignal(signal.SIGCHLD)
+    yield
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, handler)
