@@ -272,14 +272,13 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
 def _done(folder: Path) -> None:
     from saccade.engine.run import Run
+    from saccade.engine.summary import Summary
 
     run = Run.open(folder)
-    lines = run.lines()
-    if not lines:
+    if not run.lines():
         return
-    best = max(lines, key=lambda line: line["val"].get("top1", 0))
-    _first(
-        f"best: {best['val']['top1']:.2f}% top-1 of {best['val']['images']:.0f} validation images "
-        f"(epoch {best['epoch']}), in {folder}"
-    )
+    for sentence in Summary.of(run).sentences():
+        _first(sentence)
+    if (folder / "confusion.png").exists():
+        _first(f"look: {folder / 'report.html'}, {folder / 'confusion.png'}")
     _first(f"next: saccade predict PICTURE --model {folder}")

@@ -108,7 +108,7 @@ def _crop(live: Live) -> int:
 
 
 def _held_out(live: Live) -> float:
-    _, kept, _ = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
+    _, kept = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
     return 100 * len(kept) / 1000
 
 

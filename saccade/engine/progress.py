@@ -15,7 +15,7 @@ from rich.progress import (
 
 from saccade.engine.run import Run
 
-WIDTH = 10
+WIDTH = 6  # of a column, or as wide as its name
 
 
 class Screen:
@@ -60,9 +60,9 @@ class Screen:
         }  # fmt: skip
         if not self.columns:
             self.columns = list(cells)
-            self.console.print("".join(f"{name:>{WIDTH + 1}}" for name in cells), style="bold")
-        mark = "  best" if best else ""
-        self.console.print("".join(f"{c:>{WIDTH + 1}}" for c in cells.values()) + mark)
+            self.console.print("  ".join(f"{c:>{WIDTH}}" for c in cells), style="bold")
+        row = (f"{c:>{max(len(name), WIDTH)}}" for name, c in cells.items())
+        self.console.print("  ".join(row) + " best" * best, highlight=False, soft_wrap=True)
         self.loss, self.pace, self.last = Mean(), Mean(), None
 
     def said(self, sentence: str) -> None:

@@ -5,6 +5,9 @@ environment.json   versions, machine, command
 report.jsonl       a line per evaluation
 steps.jsonl        the loss and the rate along the way
 tables.json        the last evaluation's confusion matrix
+baseline.json      what a linear model reaches, if asked for
+bad.json           images that could not be read
+report.html, curves.png, confusion.png, tensorboard/
 checkpoints/       see engine.checkpoint
 model.safetensors  the best model, which saccade.load reads
 """

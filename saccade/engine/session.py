@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from saccade.data.datasets import Splits, find
-from saccade.engine import distributed, make
+from saccade.engine import baseline, distributed, make
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
 from saccade.engine.progress import Silent
@@ -85,12 +85,19 @@ def _found(data: str, recipe: Recipe, group: Group) -> Splits:
 def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: bool) -> None:
     shown = group.first and watch is not None
     with watch() if shown else nullcontext(Silent()) as watcher:
+        if run.recipe.loop.baseline and not (run.folder / "baseline.json").is_file():
+            if group.first:
+                told = baseline.fit(run, splits)
+                watcher.said(f"to beat: {told['name']} knows {told['top1']:.2f}%")
+            distributed.wait(group)
         teacher = teach(run, splits, group, watcher)
         task = make.task(run.recipe, run.classes, teacher)
         training = Training(run, splits, task, group, watcher)
         if resumed and training.checkpoints.entry() is not None:
             training.restore()
             watcher.said(f"going on at step {training.step} of {training.steps}")
+        elif resumed and group.first:
+            run.rewind(0)
         with distributed.together(group, f"saccade resume {run.folder}"):
             training.fit()
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from saccade.data.datasets import Splits
 from saccade.engine import distributed, make
+from saccade.engine.baseline import linear
 from saccade.engine.distributed import Group
 from saccade.engine.run import Run
 from saccade.models.saved import card, load
@@ -164,18 +165,7 @@ def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
     x, y = torch.cat(features), torch.cat(labels)
     mean, std = x.mean(0), x.std(0) + 1e-6
     x = (x - mean) / std
-    W = torch.zeros(len(run.classes), x.shape[1], device=x.device, requires_grad=True)
-    b = torch.zeros(len(run.classes), device=x.device, requires_grad=True)
-    solver = torch.optim.LBFGS([W, b], max_iter=100, line_search_fn="strong_wolfe")
-
-    def loss() -> Tensor:
-        solver.zero_grad()
-        with torch.enable_grad():
-            value = F.cross_entropy(F.linear(x, W, b), y) + 1e-3 * W.square().sum() / 2
-            value.backward()
-        return value
-
-    solver.step(loss)
+    W, b = linear(x, y, len(run.classes), decay=1e-3)
     teacher.head.weight.copy_(W / std)
     teacher.head.bias.copy_(b - (W / std) @ mean)
     right = (F.linear(x, W, b).argmax(1) == y).float().mean()

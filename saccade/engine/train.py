@@ -19,7 +19,7 @@ from torch import Tensor
 
 from saccade.data.datasets import Splits
 from saccade.data.loader import Batch
-from saccade.engine import distributed, make
+from saccade.engine import distributed, make, report
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate, precision
@@ -179,6 +179,9 @@ class Training:
             write_json(self.run.folder / "tables.json", metric.tables())
             write_json(self.run.folder / "bad.json", {**self.train.bad, **self.val.bad})
         self.watcher.evaluated(line, best)
+        if self.group.first:
+            for sentence in report.finish(self.run):
+                self.watcher.said(sentence)
         return score
 
     def save(self, score: float | None = None) -> None:

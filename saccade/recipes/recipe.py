@@ -166,6 +166,8 @@ class Loop:
     shard: bool = False
     """Split parameters over the processes (FSDP2) instead of copying them (DDP)."""
     seed: int = 0
+    baseline: bool = False
+    """Fit a linear model on the pixels first, to compare with; for sets that fit into memory."""
     save_every: int | None = None
     """Steps between checkpoints, beside one after each epoch."""
     keep: int = 1
