@@ -3,15 +3,20 @@
 Each command is a function of this file; jsonargparse makes its arguments from the signature.
 """
 
+import inspect
 import itertools
 import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from jsonargparse import auto_cli
 from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, Progress
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
@@ -53,6 +58,8 @@ def show(name: str, size: int | None = None) -> None:
         name: a model ('saccade list' shows all)
         size: image side in pixels; the model's own if not given
     """
+    from saccade.ops.where import backends
+
     model = _on_meta(name)
     side = size or model.default_cfg["input_size"][1]
     model.backbone.door.check((1, 3, side, side))
@@ -82,6 +89,7 @@ def show(name: str, size: int | None = None) -> None:
     after = count.params(model.eval().fuse())
     if after != before:
         console.print(f"fused for deployment: {after:,} parameters")
+    console.print(backends()[0], highlight=False, soft_wrap=True)
 
 
 def paper(family: str) -> None:
@@ -166,44 +174,133 @@ def view(
 
 def bench(
     names: list[str],
-    size: int = 224,
-    batch: int = 1,
-    threads: int = 1,
+    size: int | None = None,
+    batch: int | None = None,
+    peers: bool = False,
+    at: str | None = None,
+    layer: bool = False,
+    window: int | None = None,
+    queries: int | None = None,
+    stride: int | None = None,
+    border: str | None = None,
     train: bool = False,
     compiled: bool = False,
+    threads: int = 1,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    device: Literal["cpu", "cuda"] = "cpu",
     against: str | None = None,
+    rounds: int = 10,
+    seconds: float = 60.0,
     json: Path | None = None,
     plot: Path | None = None,
+    where: bool = False,
 ) -> None:
-    """Time and weigh models against each other in one run: forward passes, or training steps.
+    """Measure an operator beside its peers, or models beside each other, in turns in one run.
+
+    `saccade bench sasa --at 4,56,64,8 --train`, `saccade bench qna convolved conv --layer`,
+    `saccade bench linglo_b0 resnet18`, `saccade bench qna_t --peers`. Ctrl-C shows what is known.
 
     Args:
-        names: models of saccade or timm, one after the other
-        size: image side
-        batch: images at once
-        threads: CPU threads
-        train: a training step instead of a forward pass
+        names: models of saccade or timm; or sasa, qna or linglo, and which of its peers (or all)
+        size: image side for models, 224 if not given
+        batch: images at once for models, 1 if not given
+        peers: add the models of timm that ours are compared with
+        at: batch,side,channels,heads for operators, 4,56,64,8 if not given; or 4,56x40,64,8
+        layer: the operator's layer, with its projections
+        window: window side of sasa and qna
+        queries: learned queries of qna
+        stride: of qna's windows
+        border: zero or mask, for sasa
+        train: forward and backward instead of a forward pass
         compiled: through torch.compile
-        against: the model that ratios refer to; the first if not given
-        json: append a JSON line per model, stamped with versions
-        plot: draw bars into this PNG
+        threads: CPU threads
+        dtype: of inputs and weights
+        device: to run on
+        against: what ratios refer to, the first if not given
+        rounds: turns at most
+        seconds: no new round of turns after so long
+        json: append a JSON line per row, stamped with versions
+        plot: draw into this PNG
+        where: say which backend computes window attention here and why, and nothing else
     """
     from saccade import bench as benches
+    from saccade.ops.where import backends
 
+    if where:
+        console.print("\n".join(backends()), highlight=False, soft_wrap=True)
+        return
+    of_models = {"size": size, "batch": batch, "peers": peers or None}
+    of_operators = {
+        "layer": layer or None, "window": window, "queries": queries, "stride": stride,
+        "border": border,
+    }  # fmt: skip
+    how = {"train": train, "dtype": getattr(torch, dtype), "device": device}
+    least = {"threads": threads, "rounds": rounds, "size": size or 1, "batch": batch or 1}
+    _check_bench(names, least, device, json, plot)
     torch.set_num_threads(threads)
-    kind = "training step" if train else "forward"
-    title = f"{kind}, {batch} x {size} x {size}, {threads} thread(s)" + ", compiled" * compiled
-    with console.status("measuring in turns"):
-        rows = benches.compare(benches.models(names, size, batch, train, compiled), against)
-        limits = benches.limits()
-    console.print(benches.table(rows, title))
-    best = ", ".join(f"{value:.0f} {unit}" for unit, value in limits.items())
-    console.print(f"this machine at best, in the same run: {best}")
+    if names[0] in benches.operators.OPERATORS:
+        word, *chosen = names
+        _refuse(of_models, "models", f"the operator {word}")
+        shape = benches.Shape.read(at or "4,56,64,8")
+        found = benches.operators.peers(word, chosen, shape, **how, **of_operators)
+        given = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
+        what = ", ".join([word, str(shape), *given]).replace("layer True", "layer")
+    else:
+        _refuse({"at": at, **of_operators}, "sasa, qna and linglo", "models")
+        size, batch = size or 224, batch or 1
+        names = benches.models.with_peers(names) if peers else names
+        found = benches.models.peers(names, size, batch, **how)
+        what = f"{batch} x {size} x {size} pixels"
+    kind = "forward and backward" if train else "forward"
+    title = f"{what}: {kind}, {dtype}, {threads} thread(s)" + ", compiled" * compiled
+    with _progress() as watch:
+        run = benches.compare(
+            found, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
+            watch=watch, dtype=how["dtype"], device=device,
+        )  # fmt: skip
+    console.print(f"[bold]{title}[/]", benches.table(run), sep="\n", highlight=False)
+    console.print(*benches.notes(run), sep="\n", highlight=False, soft_wrap=True)
     if json is not None:
-        benches.append_json(rows, json, what=title, limits=limits)
-    if plot is not None:
-        benches.draw(rows, plot, title)
+        benches.append_json(run, json, what=title)
+    if plot is not None and run.rows:
+        benches.draw(run, plot, title)
         console.print(f"drawn: {plot}")
+
+
+def _check_bench(
+    names: list[str], least: dict[str, int], device: str, json: Path | None, plot: Path | None
+) -> None:
+    """Say at once what would fail after minutes."""
+    if not names:
+        raise ValueError("bench: name some models, or an operator (sasa, qna, linglo)")
+    for key, value in least.items():
+        if value < 1:
+            raise ValueError(f"bench: --{key} must be at least 1, got {value}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("bench: there is no CUDA device here; leave --device out")
+    for path in (json, plot):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"bench: there is no folder {str(path.parent)!r} to write into")
+    if plot is not None and find_spec("matplotlib") is None:
+        raise ImportError("bench: drawing needs matplotlib; pip install 'saccade[viz]'")
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[str, float], None]]:
+    """A bar that is redrawn between calls only: a thread of its own would be measured too."""
+    bar = Progress(
+        BarColumn(), "{task.description}", console=console, transient=True, auto_refresh=False,
+        disable=not console.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=1)
+        yield lambda name, done: bar.update(task, description=name, completed=done, refresh=True)
+
+
+def _refuse(options: dict[str, Any], owner: str, asked: str) -> None:
+    for key, value in options.items():
+        if value is not None:
+            raise ValueError(f"bench: --{key} is for {owner}, got it with {asked}")
 
 
 def tour() -> None:
@@ -269,12 +366,25 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _bare(arguments: list[str]) -> list[str]:
-    """Plain words where jsonargparse wants syntax: `list "linglo*"`, `bench linglo_b0 resnet18`."""
-    if not arguments or arguments[0] not in ("list", "bench"):
+    """Plain words where jsonargparse wants syntax: `list "linglo*"`, `bench sasa conv --train`."""
+    if not arguments or arguments[0] not in COMMANDS:
         return list(arguments)
-    command, *rest = arguments
+    command, *rest = _flagged(arguments)
+    if command not in ("list", "bench"):
+        return [command, *rest]
     names = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
-    if not names:
-        return list(arguments)
-    given = ["--pattern", *names] if command == "list" else [f"[{','.join(names)}]"]
-    return [command, *given, *rest[len(names) :]]
+    rest = rest[len(names) :]
+    if command == "bench":
+        asks = {"-h", "--help"} & set(rest)
+        return [command, *([] if asks else [f"[{','.join(names)}]"]), *rest]
+    return [command, *(["--pattern", *names] if names else []), *rest]
+
+
+def _flagged(arguments: list[str]) -> list[str]:
+    """A switch that stands alone is on."""
+    parameters = inspect.signature(COMMANDS[arguments[0]]).parameters
+    switches = {f"--{name}" for name, p in parameters.items() if p.annotation is bool}
+    words = []
+    for word, after in itertools.zip_longest(arguments, arguments[1:], fillvalue="--"):
+        words += [word, "true"] if word in switches and after.startswith("-") else [word]
+    return words

@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "data": {"recipes", "words"},
     "engine": {"tasks", "data", "recipes", "models", "words", "version"},
     "count": {"models", "tasks", "paper"},
-    "bench": {"models", "tasks", "words", "version"},
+    "bench": {"models", "tasks", "layers", "ops", "words", "version"},
     "view": {"models", "tasks", "layers"},
     "export": {"models", "tasks", "words"},
 }
