@@ -1,7 +1,7 @@
 """What a comparison says: a table for the terminal, JSON lines to keep, bars to show."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from saccade.bench.machine import stamp
 from saccade.bench.run import Row, Run
 
 COLOUR, BASE = "#0072B2", "#D55E00"
+COLOURS = [BASE, COLOUR, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+MARKS = "os^Dvx+*P"
 
 
 def table(run: Run) -> Table:
@@ -81,6 +83,38 @@ def draw(run: Run, path: str | Path, title: str) -> None:
     axes[1].set(title="peak memory, MB")
     axes[0].invert_yaxis()
     figure.suptitle(f"{title}\n(x: over {run.against})", fontsize=11)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def draw_over(
+    runs: Mapping[int, Run], path: str | Path, title: str, axis: str = "side, pixels"
+) -> None:
+    """Time and memory of each peer over what the runs are keyed by, as PNG on log scales."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    by = next(iter(runs.values())).by
+    rows = [(at, row) for at, run in runs.items() for row in run.rows]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for i, name in enumerate(dict.fromkeys(row.name for _, row in rows)):
+        own = [(at, row) for at, row in rows if row.name == name]
+        where = [at for at, _ in own]
+        style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)], "label": name}
+        times = [(row.cpu if by == "cpu" else row.best) * 1e3 for _, row in own]
+        left.plot(where, times, **style)
+        right.plot(where, [row.peak / 2**20 for _, row in own], **style)
+    clock = "CPU time" if by == "cpu" else "wall time"
+    for part, what in ((left, f"best {clock}, ms"), (right, "peak memory, MB")):
+        part.set(title=what, xlabel=axis, xscale="log", yscale="log")
+        part.set_xticks([*runs], [str(at) for at in runs])
+        part.minorticks_off()
+        part.grid(alpha=0.3)
+        part.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=8)
+    figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=150)
     plt.close(figure)
 

@@ -72,3 +72,10 @@ def test_it_is_drawn(tmp_path, rows):
     pytest.importorskip("matplotlib")
     report.draw(replace(RUN, rows=rows), tmp_path / "b.png", "title")
     assert (tmp_path / "b.png").stat().st_size > 5000
+
+
+def test_it_is_drawn_over_sizes(tmp_path):
+    """Also where one of the peers did not run at every size."""
+    pytest.importorskip("matplotlib")
+    report.draw_over({14: RUN, 28: replace(RUN, rows=ROWS[:1])}, tmp_path / "b.png", "title")
+    assert (tmp_path / "b.png").stat().st_size > 5000
