@@ -1,8 +1,9 @@
 """What can be measured beside each other: a function or module, and what it is called with."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +75,7 @@ class Peer:
 
     def call(self, train: bool = False, compiled: bool = False) -> Call:
         """A forward pass, or with the gradients of everything that asks for them."""
-        f = torch.compile(self.f) if compiled and not self.ready else self.f
+        f = compiled_quietly(self.f) if compiled and not self.ready else self.f
         if not train:
             return torch.inference_mode()(lambda: f(*self.inputs))
         leaves = wanted(self.f, self.inputs)
@@ -91,6 +92,12 @@ class Peer:
     def counted(self, train: bool = False) -> Work:
         """The work: as given, else by the FLOP formulas that torch and we have registered."""
         return count(self.f, self.inputs, train) if self.work is None else self.work
+
+
+def compiled_quietly(f: Callable[..., Tensor], **options: Any) -> Callable[..., Tensor]:
+    """torch.compile, which else says on every machine without CUDA that there is none."""
+    logging.getLogger("torch.utils.cpp_extension").setLevel("ERROR")
+    return torch.compile(f, **options)
 
 
 def wanted(f: Callable, inputs: Inputs) -> list[Tensor]:

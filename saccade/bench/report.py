@@ -113,7 +113,7 @@ def draw_over(
         part.minorticks_off()
         part.grid(alpha=0.3)
         part.spines[["top", "right"]].set_visible(False)
-    left.legend(frameon=False, fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, dpi=150)
     plt.close(figure)

@@ -1,6 +1,5 @@
 """Several peers in one run: times, peak memory, speed beside the machine's limits, ratios."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Literal
@@ -77,8 +76,6 @@ def compare(
         )
     if against in left_out:
         raise ValueError(f"bench: {against} cannot run here: {left_out[against]}")
-    if compiled or any(peer.ready for peer in peers.values()):
-        logging.getLogger("torch.utils.cpp_extension").setLevel("ERROR")  # "no CUDA": we know
     names = [against, *(n for n in peers if n != against and n not in left_out)]
     calls = limit_calls(dtype, device)  # these first, so that every row can be held to them
     calls |= {name: peers[name].call(train, compiled) for name in names}

@@ -22,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.bench.peer import Inputs, Peer, Shape, count, on_meta
+from saccade.bench.peer import Inputs, Peer, Shape, compiled_quietly, count, on_meta
 from saccade.bench.plain import depthwise, drawn, everywhere, separable
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.sasa import StandAloneAttention
@@ -247,7 +247,7 @@ def _compiled_flex(H: int, W: int, key_H: int, key_W: int, window: int, device: 
 
         return flex_attention(q, k, v, score_mod=placed, block_mask=blocks, scale=1.0)
 
-    return torch.compile(attend, dynamic=False)
+    return compiled_quietly(attend, dynamic=False)
 
 
 def _no_flex(train: bool, device: str) -> str:
