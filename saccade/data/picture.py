@@ -1,15 +1,66 @@
-"""One picture from disk, upright and in RGB, and as a model wants it."""
+"""One picture, from disk or from memory: upright and in RGB, and as a model wants it."""
 
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 MOST = 100_000_000  # pixels; beyond this a file is a bomb or a mistake
+PHOTOS = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".avif")
+ENDINGS = (*PHOTOS, ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+
+
+class Unreadable(ValueError):  # noqa: N818 (a finding about a picture)
+    """A picture that cannot be used, and why: broken, cut short, empty, or far too large."""
+
+    def __init__(self, name: str, reason: str):
+        super().__init__(name, reason)  # both, so that it survives the way out of a worker
+        self.name, self.reason = name, reason
+
+    def __str__(self) -> str:
+        return f"{self.name!r} is no readable picture ({self.reason})"
+
+
+def rgb(source: str | Path | IO[bytes], name: str) -> Image.Image:
+    """The picture as one sees it: turned upright, transparent parts on white, 8 bits a colour."""
+    try:
+        with warnings.catch_warnings(), Image.open(_quietly(source)) as file:
+            W, H = file.size
+            if W * H > MOST:
+                raise Unreadable(name, f"{W} x {H} pixels, at most {MOST:,} are read")
+            file.load()
+            ImageOps.exif_transpose(file, in_place=True)
+            return _converted(file)
+    except Unreadable:
+        raise
+    except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
+        raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+
+
+def _quietly(source: str | Path | IO[bytes]) -> str | Path | IO[bytes]:
+    warnings.simplefilter("ignore")  # odd metadata and large sizes are judged here, not told
+    return source
+
+
+def _converted(file: Image.Image) -> Image.Image:
+    if file.mode == "RGB" and "transparency" not in file.info:
+        return file
+    if file.mode.startswith("I"):  # 16 bits; a plain conversion would clip them at 255
+        grey = np.asarray(file).clip(0, 0xFFFF) >> 8
+        return Image.fromarray(grey.astype(np.uint8)).convert("RGB")
+    if file.mode == "F":
+        raise ValueError("its pixels are real numbers of unknown range")
+    if file.has_transparency_data:
+        seen = file.convert("RGBA")
+        photo = Image.new("RGB", seen.size, "white")
+        photo.paste(seen, mask=seen.getchannel("A"))
+        return photo
+    return file.convert("RGB")
 
 
 def read(path: str | Path, side: int | None = None) -> Float[np.ndarray, "H W 3"]:
@@ -17,14 +68,7 @@ def read(path: str | Path, side: int | None = None) -> Float[np.ndarray, "H W 3"
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no picture {str(path)!r}; check the path")
-    try:
-        with Image.open(path) as file:
-            W, H = file.size
-            if W * H > MOST:
-                raise ValueError(f"{str(path)!r} has {W} x {H} pixels, at most {MOST:,} are read")
-            photo = ImageOps.exif_transpose(file).convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{str(path)!r} is no readable picture ({error})") from error
+    photo = rgb(path, str(path))
     if side is not None:
         scale = side / min(photo.size)
         W, H = (max(side, round(n * scale)) for n in photo.size)

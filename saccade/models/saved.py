@@ -7,27 +7,37 @@ import json
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from saccade.models.zoo import Classifier, build
+from saccade.models.zoo import Classifier
 
 
-def save(model: Classifier, path: str | Path, **notes: object) -> Path:
-    """Write a model so that `load` alone brings it back; `notes` (JSON) travel with it."""
+def save(
+    model: nn.Module,
+    path: str | Path,
+    tensors: dict[str, torch.Tensor] | None = None,
+    **notes: object,
+) -> Path:
+    """Write a model so that `load` alone brings it back; `notes` (JSON) travel with it.
+
+    `tensors` stand for the model's own where these are elsewhere, as on other processes.
+    """
     path = Path(path)
     about = {"model": describe(model), "notes": notes}
-    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    tensors = model.state_dict() if tensors is None else tensors
+    tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     partial = path.with_name(path.name + ".part")
     save_file(tensors, partial, metadata={"saccade": json.dumps(about)})
     partial.replace(path)  # a crash midway leaves an older file whole
     return path
 
 
-def load(path: str | Path, **overrides: Any) -> Classifier:
-    """The model that `save` wrote, weights and all, in eval mode."""
+def load(path: str | Path, **overrides: Any) -> nn.Module:
+    """The model that `save` wrote, weights and all, in eval mode; its `notes` come along."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"load: no file {str(path)!r}; give the path that save() returned")
@@ -45,14 +55,18 @@ def load(path: str | Path, **overrides: Any) -> Classifier:
             f"load: {str(path)!r} holds weights but not their model; "
             f"build the model by name and use its load_state_dict"
         )
-    arguments = json.loads(about)["model"]
-    fused = arguments.pop("fused")
-    model = build(**{**arguments, **overrides}).eval()
-    if not isinstance(model, Classifier):
+    found = json.loads(about)
+    arguments = found["model"]
+    fused = arguments.pop("fused", False)
+    model = timm.create_model(
+        **{"model_name": arguments.pop("name"), **arguments, **overrides}
+    ).eval()
+    if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
-    if fused:
+    if fused and isinstance(model, Classifier):
         model.fuse()
     fill(model, tensors, str(path))
+    model.notes = found["notes"]
     return model
 
 
@@ -73,8 +87,12 @@ def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> Non
     model.load_state_dict(tensors)
 
 
-def describe(model: Classifier) -> dict:
-    """The arguments of `build` that make this model again."""
+def describe(model: nn.Module) -> dict[str, Any]:
+    """The arguments that make this model again, one of saccade or of timm."""
+    if not isinstance(model, Classifier):
+        about = card(model)
+        options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}
+        return {"name": about["architecture"], "num_classes": model.num_classes, **options}
     return {
         "name": model.default_cfg["architecture"],
         "num_classes": model.num_classes,
@@ -83,3 +101,11 @@ def describe(model: Classifier) -> dict:
         **model.overrides,
         "fused": model.fused,
     }
+
+
+def card(model: nn.Module) -> dict[str, Any]:
+    """timm's description of a model: architecture, input, normalisation, names of the ends."""
+    about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    if not about:
+        raise ValueError(f"{type(model).__name__} is no model of saccade or timm: it has no card")
+    return dict(about)

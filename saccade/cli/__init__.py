@@ -1,0 +1,69 @@
+"""The command line.
+
+Each command is a function; jsonargparse makes its arguments from the signature. Errors that a
+person can mend end in one sentence.
+"""
+
+import inspect
+import itertools
+import json
+import sys
+from typing import Any
+
+from jsonargparse import auto_cli
+from rich.text import Text
+
+from saccade.cli import learn, look, measure
+from saccade.cli.console import console
+
+COMMANDS: dict[str, Any] = {
+    "list": look.list_models, "show": look.show, "paper": look.paper, "view": look.view,
+    "bench": measure.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
+    "resume": learn.resume, "eval": learn.evaluate, "predict": learn.predict,
+}  # fmt: skip
+
+# Commands whose plain words after the name are one list (or one pattern).
+LISTS = {"bench": "[{}]", "predict": "[{}]", "list": "--pattern={}"}
+MENDABLE = (
+    ValueError, FileNotFoundError, FileExistsError, RuntimeError, ImportError, FloatingPointError,
+    OSError,
+)  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> None:
+    try:
+        words = plain(sys.argv[1:] if arguments is None else arguments)
+        auto_cli(COMMANDS, args=words, as_positional=True, prog="saccade")
+    except MENDABLE as error:
+        console.print("[red]saccade:[/]", Text(str(error)), highlight=False, soft_wrap=True)
+        sys.exit(2)
+
+
+def plain(arguments: list[str]) -> list[str]:
+    """Plain words where jsonargparse wants syntax: `bench a b`, `train quick --set a=1 b=2`."""
+    if not arguments:
+        return []
+    command, *rest = _switched(arguments)
+    if command in LISTS:
+        names = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
+        if names or (command == "bench" and not {"-h", "--help"} & set(rest)):
+            rest = [LISTS[command].format(_listed(names, command)), *rest[len(names) :]]
+    while "--set" in rest:
+        at = rest.index("--set")
+        words = list(itertools.takewhile(lambda word: not word.startswith("--"), rest[at + 1 :]))
+        rest[at : at + 1 + len(words)] = ["--set=" + json.dumps(words)]
+    return [command, *rest]
+
+
+def _switched(arguments: list[str]) -> list[str]:
+    """A switch that stands alone is on."""
+    parameters = inspect.signature(COMMANDS.get(arguments[0], main)).parameters
+    switches = {f"--{name}" for name, p in parameters.items() if p.annotation is bool}
+    words = []
+    for word, after in itertools.zip_longest(arguments, arguments[1:], fillvalue="--"):
+        words += [word, "true"] if word in switches and after.startswith("-") else [word]
+    return words
+
+
+def _listed(names: list[str], command: str) -> str:
+    return names[0] if command == "list" else ",".join(json.dumps(name) for name in names)

@@ -1,0 +1,5 @@
+"""Where the command line prints."""
+
+from rich.console import Console
+
+console = Console()

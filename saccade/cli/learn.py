@@ -1,0 +1,215 @@
+"""Commands that learn and use what was learnt: `train`, `resume`, `eval`, `predict`, `recipes`."""
+
+import json as js
+import textwrap
+from pathlib import Path
+
+from rich.table import Table
+
+from saccade.cli.console import console
+from saccade.recipes import book
+from saccade.recipes.recipe import override
+
+
+def recipes(name: str | None = None) -> None:
+    """List the recipes, or write one out in full.
+
+    Args:
+        name: a recipe; all in a table if not given
+    """
+    if name is not None:
+        from saccade.recipes.recipe import to_plain
+
+        recipe = book.find(name)
+        console.print(textwrap.dedent("    " + recipe.about).strip(), highlight=False)
+        plain = {k: v for k, v in to_plain(recipe).items() if k != "about"}
+        for group, fields in plain.items():
+            for key, value in fields.items():
+                if key != "kind":
+                    console.print(f"  {group}.{key} = {js.dumps(value)}", highlight=False)
+        console.print(f"change any: saccade train {name} --set optim.lr=1e-3")
+        return
+    table = Table("recipe", "model", "epochs", "batch", "what for", box=None, pad_edge=False)
+    for key, recipe in book.RECIPES.items():
+        first = recipe.about.split("\n")[0]
+        epochs, batch = recipe.schedule.epochs, recipe.loop.batch
+        table.add_row(key, recipe.model.name, str(epochs), str(batch), first)
+    console.print(table)
+
+
+def train(
+    recipe: str,
+    data: str | None = None,
+    out: Path | None = None,
+    set: list[str] = [],  # noqa: B006  (the option's name; never changed)
+    device: str | None = None,
+) -> None:
+    """Train a model by a recipe on your images.
+
+    Args:
+        recipe: one of 'saccade recipes'
+        data: a folder of images (or tar shards, a CSV, ...), or mnist, fashion, solar
+        out: the run's folder; runs/RECIPE and a number if not given
+        set: KEY=VALUE, such as model.name=qna_nano schedule.epochs=3
+        device: cpu or cuda; the best there is if not given
+    """
+    from saccade.engine import session
+
+    chosen = override(book.find(recipe), set)
+    if data is None:
+        if recipe != "quick":
+            raise ValueError(
+                f"train {recipe}: which images? --data FOLDER (a folder of class folders), "
+                f"or --data mnist for a first try"
+            )
+        data = "mnist"
+    folder = out or _free(recipe)
+    _first(f"{recipe}: {chosen.model.name} on {data}, {chosen.schedule.epochs} epochs -> {folder}")
+    with _stoppable(folder):
+        session.train(chosen, data, folder, name=recipe, watch=_screen, device=device)
+        _done(folder)
+
+
+def resume(run: Path, device: str | None = None) -> None:
+    """Go on with a run that was stopped or killed.
+
+    Args:
+        run: its folder
+        device: cpu or cuda; the best there is if not given
+    """
+    from saccade.engine import session
+
+    with _stoppable(run):
+        session.resume(run, watch=_screen, device=device)
+        _done(run)
+
+
+def evaluate(
+    model: Path,
+    data: str | None = None,
+    split: str = "val",
+    json: bool = False,
+    device: str | None = None,
+) -> None:
+    """Count a trained model's figures over a set.
+
+    Args:
+        model: a run's folder or a saved model
+        data: the images; those of the run if not given
+        split: val or train
+        json: print JSON
+        device: cpu or cuda; the best there is if not given
+    """
+    from saccade.engine import session
+    from saccade.engine.run import Run
+
+    if split not in ("val", "train"):
+        raise ValueError(f"eval: split is val or train, got {split!r}")
+    if data is None:
+        if not model.is_dir():
+            raise ValueError("eval: on which images? --data FOLDER")
+        data = Run.open(model).data
+    metric = session.evaluate(model, data, split=split, device=device)
+    figures = metric.compute()
+    if json:
+        print(js.dumps(figures))
+        return
+    table = Table(box=None, pad_edge=False)
+    for name in figures:
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{v:.0f}" if k == "images" else f"{v:.3f}" for k, v in figures.items()))
+    console.print(table)
+
+
+def predict(
+    files: list[str],
+    model: Path,
+    top: int = 5,
+    json: bool = False,
+    device: str | None = None,
+) -> None:
+    """Name what is in pictures: the likeliest classes, with bars.
+
+    Args:
+        files: pictures, folders of pictures, or patterns such as "photos/*.jpg"
+        model: a run's folder or a saved model
+        top: how many classes of each
+        json: print a JSON line a picture
+        device: cpu or cuda; the best there is if not given
+    """
+    from saccade.engine.predict import guesses
+
+    width = 24
+    for file, found in guesses(files, model, top, device):
+        if isinstance(found, str):
+            said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
+            console.print(said, style=None if json else "yellow", highlight=False, soft_wrap=True)
+        elif json:
+            print(js.dumps({"file": file, "guesses": [g._asdict() for g in found]}))
+        else:
+            console.print(f"[bold]{file}[/]", highlight=False)
+            widest = max(len(g.label) for g in found)
+            for g in found:
+                bar = "█" * round(width * g.share)
+                console.print(
+                    f"  {g.label:{widest}}  {100 * g.share:5.1f}%  [cyan]{bar}[/]", highlight=False
+                )
+
+
+# -- around a run ---------------------------------------------------------------------------
+
+
+def _screen():
+    from saccade.engine.progress import Screen
+
+    return Screen(console)
+
+
+def _free(recipe: str) -> Path:
+    """runs/quick, runs/quick-2, ...: the first that is not taken."""
+    folder, n = Path("runs") / recipe, 1
+    while (folder / "recipe.json").exists():
+        n += 1
+        folder = Path("runs") / f"{recipe}-{n}"
+    return folder
+
+
+def _first(sentence: str) -> None:
+    """Said once, by the first process."""
+    import os
+
+    if os.environ.get("RANK", "0") == "0":
+        console.print(sentence, highlight=False)
+
+
+class _stoppable:  # noqa: N801  (reads as a with-statement)
+    """Turn what ends a run early into one sentence that says how to go on."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _: object) -> bool:
+        from saccade.engine.train import Stopped
+
+        if isinstance(error, Stopped | KeyboardInterrupt):
+            said = str(error) or "stopped at once"
+            _first(f"{said}; go on with: saccade resume {self.folder}")
+            raise SystemExit(130) from None
+        return False
+
+
+def _done(folder: Path) -> None:
+    from saccade.engine.run import Run
+
+    run = Run.open(folder)
+    lines = run.lines()
+    if not lines:
+        return
+    best = max(lines, key=lambda line: line["val"].get("top1", 0))
+    _first(
+        f"best: {best['val']['top1']:.2f}% top-1 of {best['val']['images']:.0f} validation images "
+        f"(epoch {best['epoch']}), in {folder}"
+    )
+    _first(f"next: saccade predict PICTURE --model {folder}")

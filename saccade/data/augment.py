@@ -1,0 +1,213 @@
+"""What happens to an image on its way to the model.
+
+A `Transform` is a list of steps, each of torchvision or timm, built from a recipe's `Augment` or
+`Test`. A field that is 0 or empty adds no step, so the list says what is done. Mixing needs two
+images and comes after them, over the batch.
+
+All chance comes from the global generators of python, numpy and torch; whoever seeds those before
+an image (the loader does) gets the same image again.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from PIL import Image
+from timm.data.auto_augment import RandAugment, rand_augment_transform
+from timm.data.mixup import cutmix_bbox_and_lam
+from timm.data.random_erasing import RandomErasing
+from timm.data.transforms import str_to_pil_interp
+from torch import Tensor
+from torchvision import transforms as T
+
+from saccade.recipes.recipe import Augment, Test
+
+Colour = Sequence[float]
+STRIP = 4  # times as long as wide; of a longer strip the middle is taken before it is resized
+
+
+class Transform:
+    """Steps one after the other: an image to a tensor, and its label to a target."""
+
+    def __init__(self, steps: Sequence[Callable[[Any], Any]]):
+        self.steps = list(steps)
+
+    @overload
+    def __call__(self, image: Image.Image) -> Tensor: ...
+    @overload
+    def __call__(self, image: Image.Image, label: int) -> tuple[Tensor, dict[str, Any]]: ...
+    def __call__(self, image, label=None):
+        for step in self.steps:
+            image = step(image)
+        return image if label is None else (image, {"label": label})
+
+    def __repr__(self) -> str:
+        return "\n".join(("Transform", *(f"  {step}" for step in self.steps)))
+
+
+class Normalise:
+    """An RGB image as numbers: (x / 255 - mean) / std."""
+
+    def __init__(self, mean: Colour, std: Colour):
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.factor = 1 / (255 * torch.tensor(self.std)[:, None, None])
+        self.shift = torch.tensor(self.mean)[:, None, None] / torch.tensor(self.std)[:, None, None]
+
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        x = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        return x.to(torch.float32, memory_format=torch.contiguous_format).mul_(self.factor).sub_(
+            self.shift
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Normalise(mean={self.mean}, std={self.std})"
+
+
+class Trim:
+    """The middle of a very long or very high image: resized whole, it would fill the memory."""
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        W, H = image.size
+        most = STRIP * min(W, H)
+        if max(W, H) <= most:
+            return image
+        w, h = min(W, most), min(H, most)
+        left, top = (W - w) // 2, (H - h) // 2
+        return image.crop((left, top, left + w, top + h))
+
+    def __repr__(self) -> str:
+        return f"Trim({STRIP}:1)"
+
+
+def train(augment: Augment, mean: Colour, std: Colour) -> Transform:
+    """What a training image goes through: a random crop, and what else the recipe asks for."""
+    how = T.InterpolationMode(augment.interpolation)
+    steps: list[Callable[[Any], Any]] = [
+        T.RandomResizedCrop(augment.size, augment.scale, augment.ratio, how)
+    ]
+    if augment.flip:
+        steps.append(T.RandomHorizontalFlip(augment.flip))
+    if augment.rand:
+        steps.append(_rand(augment, mean))
+    if augment.jitter:
+        jitter = T.ColorJitter(*(augment.jitter,) * 3)
+        steps.append(T.RandomApply([jitter], augment.jitter_share))
+    if augment.grey:
+        steps.append(T.RandomGrayscale(augment.grey))
+    steps.append(Normalise(mean, std))
+    if augment.erase:
+        steps.append(RandomErasing(augment.erase, mode="pixel", device="cpu"))
+    return Transform(steps)
+
+
+def _rand(augment: Augment, mean: Colour) -> RandAugment:
+    """timm's RandAugment; shifts grow with the image, and what they lay bare is of mean colour."""
+    options = {
+        "translate_const": int(augment.size * 0.45),
+        "img_mean": tuple(min(255, round(255 * x)) for x in mean),
+        "interpolation": str_to_pil_interp(augment.interpolation),
+    }
+    try:
+        return rand_augment_transform(augment.rand, options)
+    except (AssertionError, ValueError, KeyError) as error:
+        raise ValueError(
+            f"augment.rand: no policy of timm's, got {augment.rand!r}; try 'rand-m9-n2-mstd0.5'"
+        ) from error
+
+
+def test(test: Test, mean: Colour, std: Colour) -> Transform:
+    """What an evaluated image goes through: short side to size / crop, centre cut out."""
+    if not 0 < test.crop <= 1:
+        raise ValueError(f"test.crop: a share in 0..1, got {test.crop}; try 0.875")
+    how = T.InterpolationMode(test.interpolation)
+    return Transform(
+        [
+            Trim(),
+            T.Resize(math.floor(test.size / test.crop), how),
+            T.CenterCrop(test.size),
+            Normalise(mean, std),
+        ]
+    )
+
+
+WORDS: dict[type, str] = {
+    T.RandomResizedCrop: "crop",
+    T.RandomHorizontalFlip: "flip",
+    RandAugment: "RandAugment",
+    T.ColorJitter: "jitter",
+    T.RandomGrayscale: "grey",
+    RandomErasing: "erasing",
+    T.Resize: "resize",
+    T.CenterCrop: "centre",
+}
+
+
+def parts(transform: "Transform | Mix") -> list[str]:
+    """What is done, in the words of the papers, read off the live steps."""
+    if isinstance(transform, Mix):
+        return [word for word, alpha in transform.alphas.items() if alpha]
+    inner = [p.transforms[0] if isinstance(p, T.RandomApply) else p for p in transform.steps]
+    return [WORDS[type(p)] for p in inner if type(p) in WORDS]
+
+
+class Mix:
+    """Mixup and cutmix of neighbours: images 0 and 1, 2 and 3, ...
+
+        mixup   x0' = s x0 + (1 - s) x1    x1' = s x1 + (1 - s) x0     s ~ Beta(alpha, alpha)
+        cutmix  a rectangle of 1 - s of the area comes from the neighbour
+
+    loss = s CE(label) + (1 - s) CE(other). One draw serves a whole step, and neighbours stay
+    together however a batch is cut into even parts, so parts mixed apart equal the whole mixed at
+    once. The last image of an odd batch has no neighbour and stays itself.
+    """
+
+    def __init__(self, augment: Augment):
+        self.alphas = {"mixup": augment.mixup, "cutmix": augment.cutmix}
+        self.switch, self.share = augment.switch, augment.mix
+
+    def __call__(
+        self, image: Float[Tensor, "B 3 H W"], label: Int64[Tensor, "B"], seed: int
+    ) -> tuple[Float[Tensor, "B 3 H W"], dict[str, Tensor]]:
+        """The images, mixed in place, and whose they are."""
+        rows = len(image) // 2 * 2
+        other = label.clone()
+        other[:rows] = label[:rows].unflatten(0, (-1, 2)).flip(1).flatten()
+        share = torch.ones(len(image))
+        share[:rows] = self._mixed(image[:rows].unflatten(0, (-1, 2)), seed) if rows else 1.0
+        return image, {"label": label, "other": other, "share": share}
+
+    def _mixed(self, pairs: Float[Tensor, "P 2 3 H W"], seed: int) -> float:
+        """Mix in place, and say what share is the image's own."""
+        chance = np.random.RandomState(seed)
+        both = all(self.alphas.values())
+        cut = chance.rand() < self.switch if both else bool(self.alphas["cutmix"])
+        alpha = self.alphas["cutmix" if cut else "mixup"]
+        if not alpha or chance.rand() >= self.share:
+            return 1.0
+        s = float(chance.beta(alpha, alpha))
+        if cut:
+            (top, bottom, left, right), s = _box(pairs.shape, s, chance)
+            box = pairs[..., top:bottom, left:right]
+            box.copy_(box.flip(1))
+            return s
+        # Two roundings, never one fused: no bit depends on how the batch was cut.
+        neighbour = pairs.flip(1).mul_(1 - s)
+        pairs.mul_(s).add_(neighbour)
+        return s
+
+
+def _box(
+    shape: Sequence[int], s: float, chance: np.random.RandomState
+) -> tuple[tuple[int, int, int, int], float]:
+    """timm's box, which draws from numpy's global generator, drawn from ours instead."""
+    kept = np.random.get_state()
+    np.random.set_state(chance.get_state())
+    try:
+        box, s = cutmix_bbox_and_lam(tuple(shape), s)
+    finally:
+        np.random.set_state(kept)
+    top, bottom, left, right = map(int, box)
+    return (top, bottom, left, right), float(s)

@@ -1,0 +1,270 @@
+"""From a path to a training and a validation set.
+
+    FOLDER/train/CLASS/*.jpg, FOLDER/val/CLASS/*.jpg     or FOLDER/CLASS/*.jpg, part of it held out
+    FOLDER/train-*.tar, FOLDER/val-*.tar                 members KEY.jpg and KEY.cls (webdataset)
+    FOLDER as written by datasets.save_to_disk           Hugging Face
+    FOLDER/train-images-idx3-ubyte(.gz), ...             as MNIST comes
+    FILE.csv                                             columns path, label and perhaps split
+    mnist, solar, fashion                                images that come in a package
+
+Whatever the layout, it comes down to a `Listing`: items with the names of their classes. The rules
+about classes are kept here, once for all.
+"""
+
+import csv
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saccade.data import packaged, picture, shards, table
+from saccade.data.images import Files, Images, Some, Unreadable
+from saccade.recipes.recipe import Data
+from saccade.words import nearest
+
+__all__ = ["Images", "Splits", "Unreadable", "aligned", "find"]
+
+PACKAGED = ("mnist", "solar", "fashion")
+VALIDATION = ("val", "validation", "valid", "test")
+KNOWN = "train and val folders of class folders, class folders, train-*.tar and val-*.tar, or a csv"
+
+
+@dataclass(frozen=True)
+class Splits:
+    """What to train on and what to validate on, with one list of classes for both."""
+
+    train: Images
+    val: Images
+    classes: list[str]
+    about: str
+    """One line: what it is and how many."""
+    warnings: list[str] = field(default_factory=list)
+    """What is odd about it, yet no reason to stop."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What a layout holds, before classes have numbers."""
+
+    what: str
+    train: Sequence[tuple[Any, str]]
+    """Items (file names, offsets, rows: the layout's own) and the names of their classes."""
+    val: Sequence[tuple[Any, str]] | None
+    """None: nothing is set apart for validation."""
+    make: Callable[[list[Any], list[int], list[str]], Images]
+    """The set of some items, their labels and the names of all classes."""
+    order: Sequence[str] | None = None
+    """The classes in the set's own order; by name if None."""
+    warnings: Sequence[str] = ()
+
+
+def find(path: str, data: Data, seed: int = 0) -> Splits:
+    """The images at a path or of a packaged name; a layout that cannot be used is refused."""
+    if path in PACKAGED:
+        if path == "fashion":
+            return _ready("fashion", *packaged.fashion())
+        whole = {"mnist": packaged.mnist, "solar": packaged.solar}[path]()
+        train, val, warnings = hold_out(whole, data.holdout, seed)
+        return _ready(path, train, val, warnings)
+    place = Path(path)
+    if place.is_dir() and packaged.has_idx(place):
+        return _ready(place.name, *packaged.idx(place))
+    return _splits(_listing(place), data, seed)
+
+
+def _listing(place: Path) -> Listing:
+    if place.is_file():
+        if place.suffix != ".csv":
+            raise ValueError(f"{str(place)!r} is no data set; give a csv file or a folder: {KNOWN}")
+        return _manifest(place)
+    if not place.is_dir():
+        close = nearest(str(place), PACKAGED)
+        raise FileNotFoundError(
+            f"no folder or file {str(place)!r}; check the path, or give a set that comes in a "
+            f"package: {', '.join(PACKAGED)} (did you mean {close!r}?)"
+        )
+    if table.is_table(place):
+        return Listing(*table.listing(place))
+    if tars := sorted(place.glob("*.tar*")):
+        return Listing(*shards.listing(place, tars))
+    return _folders(place)
+
+
+# -- folders --------------------------------------------------------------------------------
+
+
+def _folders(place: Path) -> Listing:
+    inside = {folder.name: folder for folder in _subfolders(place)}
+    if not inside and not any(place.iterdir()):
+        raise ValueError(f"{str(place)!r} is empty; put a folder of images for each class there")
+    val = next((inside[name] for name in VALIDATION if name in inside), None)
+    if "train" in inside and _subfolders(inside["train"]):
+        train = inside["train"]
+    elif val is not None and _subfolders(val):
+        raise ValueError(f"{str(place)!r} has {val.name!r} but no 'train' folder; add one")
+    else:
+        train, val = place, None
+    found, empty = _classes(train)
+    if not found:
+        raise ValueError(f"no images in folders of classes below {str(train)!r}; wanted: {KNOWN}")
+    told = [f"no images in {_listed(empty)} of {train.name!r}"] if empty else []
+    return Listing(
+        what=place.resolve().name,
+        train=[(os.path.join(train.name, n) if val else n, c) for n, c in found],
+        val=[(os.path.join(val.name, n), c) for n, c in _classes(val)[0]] if val else None,
+        make=lambda items, labels, classes: Files(place if val else train, items, labels, classes),
+        warnings=told,
+    )
+
+
+def _subfolders(place: Path) -> list[Path]:
+    return sorted(p for p in place.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _classes(place: Path) -> tuple[list[tuple[str, str]], list[str]]:
+    """Names of picture files with their classes, in order, and the classes without any."""
+    found, empty = [], []
+    for folder in _subfolders(place):
+        names = []
+        for at, _, files in os.walk(folder, followlinks=True):
+            inner = os.path.relpath(at, place)
+            names += [
+                os.path.join(inner, name)
+                for name in files
+                if os.path.splitext(name)[1].lower() in picture.ENDINGS and name[0] != "."
+            ]
+        found += [(name, folder.name) for name in sorted(names)]
+        if not names:
+            empty.append(folder.name)
+    return found, empty
+
+
+# -- a csv file -----------------------------------------------------------------------------
+
+
+def _manifest(place: Path) -> Listing:
+    with place.open(newline="", encoding="utf-8-sig") as file:
+        rows = csv.DictReader(file, skipinitialspace=True)
+        columns = [name.strip() for name in rows.fieldnames or ()]
+        for wanted in ("path", "label"):
+            if wanted not in columns:
+                raise ValueError(
+                    f"{str(place)!r}: its first line must name the columns path, label and perhaps "
+                    f"split; it says {', '.join(columns) or 'nothing'}"
+                )
+        rows.fieldnames = columns
+        parts: dict[str, list[tuple[str, str]]] = {"train": [], "val": []}
+        for row in rows:
+            name, label = ((row[key] or "").strip() for key in ("path", "label"))
+            split = (row.get("split") or "train").strip().lower()
+            if not name or not label:
+                raise ValueError(f"{str(place)!r}, line {rows.line_num}: no path or no label")
+            if split not in ("train", *VALIDATION):
+                raise ValueError(
+                    f"{str(place)!r}, line {rows.line_num}: split must be train or val, "
+                    f"got {split!r}"
+                )
+            parts["train" if split == "train" else "val"].append((name, label))
+    first = [name for name, _ in parts["train"][:20]]
+    if first and not any((place.parent / name).is_file() for name in first):
+        raise FileNotFoundError(
+            f"{str(place)!r} names {first[0]!r}, but there is no such file; "
+            "paths are taken from the csv file's folder"
+        )
+    return Listing(
+        what=place.name,
+        train=parts["train"],
+        val=parts["val"] if "split" in columns and parts["val"] else None,
+        make=lambda items, labels, classes: Files(place.parent, items, labels, classes),
+    )
+
+
+# -- classes --------------------------------------------------------------------------------
+
+
+def _splits(found: Listing, data: Data, seed: int) -> Splits:
+    """Numbers for the classes, and what must hold of them."""
+    if not found.train:
+        raise ValueError(f"{found.what}: no images to train on; wanted: {KNOWN}")
+    present = {name for _, name in found.train}
+    classes = [name for name in found.order or _ordered(present) if name in present]
+    numbers = {name: i for i, name in enumerate(classes)}
+    for _, name in found.val or ():
+        if name not in numbers:
+            raise ValueError(
+                f"{found.what}: class {name!r} has validation images but none to train on; "
+                f"did you mean {nearest(name, classes)!r}?"
+            )
+
+    def made(listed: Sequence[tuple[Any, str]]) -> Images:
+        return found.make(
+            [item for item, _ in listed], [numbers[name] for _, name in listed], classes
+        )
+
+    if found.val is None:
+        train, val, warnings = hold_out(made(found.train), data.holdout, seed)
+        return _ready(found.what, train, val, [*found.warnings, *warnings])
+    if not found.val:
+        raise ValueError(
+            f"{found.what}: the validation set is empty; add images, or remove it to have "
+            "data.holdout of the training images held out"
+        )
+    return _ready(found.what, made(found.train), made(found.val), [*found.warnings])
+
+
+def _ready(what: str, train: Images, val: Images, warnings: Sequence[str] = ()) -> Splits:
+    classes = train.classes
+    if len(classes) < 2:
+        raise ValueError(
+            f"{what}: only one class, {classes[0]!r}; there is nothing to tell apart, "
+            "so add a folder (or label) for a second one"
+        )
+    counted = np.bincount(val.labels, minlength=len(classes))
+    without = [name for name, count in zip(classes, counted, strict=True) if not count]
+    told = [f"no validation images of {_listed(without)}"] if without else []
+    about = f"{what}: {len(train)} images to train on, {len(val)} to validate, {len(classes)} "
+    return Splits(train, val, classes, f"{about}classes", [*warnings, *told])
+
+
+def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images, list[str]]:
+    """Split off the same share of each class, by the seed; a lone image stays for training."""
+    if not 0 < share < 1:
+        raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
+    held = np.zeros(len(images), bool)
+    for c in range(len(images.classes)):
+        of_class = np.flatnonzero(images.labels == c)
+        count = min(max(1, round(share * len(of_class))), max(0, len(of_class) - 1))
+        held[np.random.default_rng((seed, c)).permutation(of_class)[:count]] = True
+    if not held.any():
+        raise ValueError("one image a class leaves none to validate; add images or a val folder")
+    return Some(images, np.flatnonzero(~held)), Some(images, np.flatnonzero(held)), []
+
+
+def aligned(images: Images, classes: list[str]) -> Images:
+    """The images with labels as numbered in another list of classes, such as a trained model's."""
+    if images.classes == classes:
+        return images
+    numbers = {name: i for i, name in enumerate(classes)}
+    for name in images.classes:
+        if name not in numbers:
+            raise ValueError(
+                f"class {name!r} is not among the model's {len(classes)} ({_listed(classes)}); "
+                f"did you mean {nearest(name, classes)!r}?"
+            )
+    renumbered = np.array([numbers[name] for name in images.classes])[images.labels]
+    return Some(images, np.arange(len(images)), renumbered, classes)
+
+
+def _ordered(names: set[str]) -> list[str]:
+    """By name; by value where all are whole numbers, so that 10 follows 9."""
+    if all(name.isascii() and name.isdigit() for name in names):
+        return sorted(names, key=lambda name: (int(name), name))
+    return sorted(names)
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(repr(name) for name in names[:most]) + more

@@ -1,0 +1,109 @@
+"""Images with labels, wherever they lie: in files, in memory, or some of another set.
+
+`read` opens an image when it is asked for and never before; sets go to worker processes as they
+are, so they hold compact arrays and no open files.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+from PIL import Image
+
+from saccade.data import picture
+from saccade.data.picture import Unreadable
+
+__all__ = ["Arrays", "Files", "Images", "Some", "Strings", "Unreadable"]
+
+
+class Images:
+    """Pictures by number. For a set to be held out or counted by class, `labels` lie ready."""
+
+    classes: list[str]
+    labels: Integer[np.ndarray, "N"]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, i: int) -> tuple[Image.Image, Any]:
+        """The picture in RGB and its label; raises `Unreadable`."""
+        raise NotImplementedError
+
+    def name(self, i: int) -> str:
+        """What to call it in a report."""
+        raise NotImplementedError
+
+
+class Strings:
+    """Very many names as two arrays: forked workers share them, where a list would be copied."""
+
+    def __init__(self, names: Iterable[str]):
+        coded = [name.encode(errors="surrogateescape") for name in names]
+        self.text = np.frombuffer(b"".join(coded), np.uint8)
+        self.ends = np.cumsum([0, *map(len, coded)])
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def __getitem__(self, i: int) -> str:
+        return self.text[self.ends[i] : self.ends[i + 1]].tobytes().decode(errors="surrogateescape")
+
+
+class Files(Images):
+    """Picture files below a folder."""
+
+    def __init__(
+        self, root: str | Path, names: Sequence[str], labels: Sequence[int], classes: list[str]
+    ):
+        self.root, self.names = Path(root), Strings(names)
+        self.labels, self.classes = np.asarray(labels, np.int64), classes
+
+    def read(self, i: int) -> tuple[Image.Image, int]:
+        return picture.rgb(self.root / self.names[i], self.name(i)), int(self.labels[i])
+
+    def name(self, i: int) -> str:
+        return str(self.root / self.names[i])
+
+
+class Arrays(Images):
+    """Small grey pictures that fit into memory."""
+
+    def __init__(
+        self,
+        title: str,
+        pixels: UInt8[np.ndarray, "N H W"],
+        labels: Integer[np.ndarray, "N"],
+        classes: list[str],
+    ):
+        self.title, self.pixels = title, pixels
+        self.labels, self.classes = labels.astype(np.int64), classes
+
+    def read(self, i: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.pixels[i]).convert("RGB"), int(self.labels[i])
+
+    def name(self, i: int) -> str:
+        return f"{self.title} {i}"
+
+
+class Some(Images):
+    """Some images of another set, perhaps under other numbers for the classes."""
+
+    def __init__(
+        self,
+        images: Images,
+        chosen: Integer[np.ndarray, "N"],
+        labels: Integer[np.ndarray, "N"] | None = None,
+        classes: list[str] | None = None,
+    ):
+        self.images, self.chosen = images, chosen
+        self.labels = images.labels[chosen] if labels is None else labels
+        self.classes = images.classes if classes is None else classes
+
+    def read(self, i: int) -> tuple[Image.Image, int]:
+        image, _ = self.images.read(int(self.chosen[i]))
+        return image, int(self.labels[i])
+
+    def name(self, i: int) -> str:
+        return self.images.name(int(self.chosen[i]))

@@ -1,0 +1,158 @@
+"""What a worker does: images at given positions, made into a batch.
+
+Chance is a function of a key, such as (seed, epoch, position), and of nothing else: who reads, and
+what was read before, makes no difference to a single bit.
+"""
+
+import contextlib
+import random
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from saccade.data.augment import Mix
+from saccade.data.picture import Unreadable
+
+ORDER, SAMPLE, MIX, INSTEAD = range(4)  # separate streams of chance
+TRIES = 50  # unreadable images in a row
+
+
+@runtime_checkable
+class Readable(Protocol):
+    """What a loader reads from: `Images`, or any set whose targets suit the transform."""
+
+    def __len__(self) -> int: ...
+    def read(self, i: int, /) -> tuple[Any, Any]: ...
+    def name(self, i: int, /) -> str: ...
+
+
+@dataclass
+class Batch:
+    """Images side by side. A target is a tensor where all are of one shape, else a list."""
+
+    image: Float[Tensor, "B 3 H W"] | list[Tensor]
+    target: dict[str, Any]
+    """Always "label" for classes; "other" and "share" where images were mixed."""
+    index: Int64[Tensor, "B"]
+    """Numbers of the images in their set."""
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def to(self, device: torch.device | str) -> "Batch":
+        return self._each(lambda t: t.to(device, non_blocking=True))
+
+    def pin_memory(self) -> "Batch":
+        return self._each(Tensor.pin_memory)
+
+    def _each(self, f: Callable[[Tensor], Tensor]) -> "Batch":
+        def inside(value: Any) -> Any:
+            if isinstance(value, list):
+                return [inside(v) for v in value]
+            return f(value) if isinstance(value, Tensor) else value
+
+        target = {key: inside(value) for key, value in self.target.items()}
+        return replace(self, image=inside(self.image), target=target, index=f(self.index))
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to read: images at consecutive positions of one step."""
+
+    epoch: int
+    step: int
+    first: int
+    indices: Int64[np.ndarray, "B"]
+
+
+class Reader:
+    """Carries out an order, here or in a worker."""
+
+    def __init__(
+        self, images: Readable, transform: Callable, seed: int, mix: Mix | None, whole: bool
+    ):
+        self.images, self.transform, self.seed = images, transform, seed
+        self.mix, self.whole = mix, whole
+
+    def __call__(self, order: Order) -> tuple[Batch | None, dict[str, str]]:
+        bad: dict[str, str] = {}
+        samples = []
+        with _borrowed_chance():
+            for position, i in enumerate(order.indices.tolist(), order.first):
+                found = self._found(order.epoch, position, i, bad)
+                if found is None:
+                    continue
+                i, (image, target) = found
+                _seed(SAMPLE, self.seed, order.epoch, position)
+                samples.append((*self.transform(image, target), i))
+        if not samples:
+            return None, bad
+        images, targets, indices = zip(*samples, strict=True)
+        image = _side_by_side(images)
+        target = {key: _side_by_side([t[key] for t in targets]) for key in targets[0]}
+        if self.mix is not None:
+            draw = int(chance(MIX, self.seed, order.epoch, order.step).integers(2**32))
+            image, mixed = self.mix(image, target["label"], draw)
+            target |= mixed
+        return Batch(image, target, torch.tensor(indices)), bad
+
+    def _found(
+        self, epoch: int, position: int, i: int, bad: dict[str, str]
+    ) -> tuple[int, tuple[Any, Any]] | None:
+        """Image i; if it cannot be read, one drawn instead where batches must stay whole."""
+        others = None
+        for _ in range(TRIES):
+            try:
+                return i, self.images.read(i)
+            except Unreadable as error:
+                bad[error.name] = error.reason
+            if not self.whole:
+                return None
+            others = others or chance(INSTEAD, self.seed, epoch, position)
+            i = int(others.integers(len(self.images)))
+        first, reason = next(iter(bad.items()))
+        raise ValueError(f"{TRIES} images in a row cannot be read, such as {first} ({reason})")
+
+
+def _side_by_side(values: Iterable[Any]) -> Any:
+    """Tensors of one shape as one, numbers as a tensor, anything else as a list."""
+    values = list(values)
+    kinds = {(v.shape, v.dtype) if isinstance(v, Tensor) else type(v) for v in values}
+    if len(kinds) > 1 or not isinstance(values[0], Tensor | int | float):
+        return values
+    if isinstance(values[0], float):
+        return torch.tensor(values, dtype=torch.float32)
+    return default_collate(values)  # in a worker, straight into shared memory
+
+
+# -- chance ---------------------------------------------------------------------------------
+
+
+def chance(*key: int) -> np.random.Generator:
+    return np.random.default_rng(key)
+
+
+def _seed(*key: int) -> None:
+    """All global generators, from the key alone."""
+    a, b, c, d = map(int, np.random.SeedSequence(key).generate_state(4))
+    random.seed(a)
+    np.random.seed(b)
+    torch.default_generator.manual_seed(c << 32 | d)
+
+
+@contextlib.contextmanager
+def _borrowed_chance() -> Generator[None]:
+    """Leave the global generators as they were found."""
+    kept = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    try:
+        yield
+    finally:
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])
+        torch.default_generator.set_state(kept[2])

@@ -1,0 +1,90 @@
+"""A Hugging Face dataset on disk, as `save_to_disk` writes it (needs the package `datasets`)."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saccade.data import picture
+from saccade.data.images import Images
+
+SPLITS = ("validation", "val", "valid", "test")
+
+
+class Table(Images):
+    """Rows with a picture; `rows` is one of datasets' own, mapped from disk."""
+
+    def __init__(self, rows: Any, column: str, chosen: list[int], labels: list[int], classes: list):
+        self.rows, self.column = rows, column
+        self.chosen = np.asarray(chosen, np.int64)
+        self.labels, self.classes = np.asarray(labels, np.int64), classes
+
+    def read(self, i: int) -> tuple[Image.Image, int]:
+        name = self.name(i)
+        try:
+            cell = self.rows[int(self.chosen[i])][self.column]
+        except (OSError, ValueError) as error:
+            raise picture.Unreadable(name, str(error)) from error
+        if cell is None:
+            raise picture.Unreadable(name, "the cell is empty")
+        content = cell["bytes"]
+        source = io.BytesIO(content) if content is not None else cell["path"]
+        return picture.rgb(source, name), int(self.labels[i])
+
+    def name(self, i: int) -> str:
+        return f"{self.rows.split or 'row'} {self.chosen[i]}"
+
+
+def is_table(place: Path) -> bool:
+    """Whether `save_to_disk` wrote this folder."""
+    return (place / "dataset_dict.json").is_file() or (place / "state.json").is_file()
+
+
+def listing(place: Path) -> tuple[Any, ...]:
+    """The fields of a `Listing`: what the dataset holds."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError(
+            f"{str(place)!r} is a Hugging Face dataset; reading it needs: pip install datasets"
+        ) from error
+    loaded = datasets.load_from_disk(str(place))
+    parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    if "train" not in parts:
+        raise ValueError(f"{str(place)!r} has no split 'train', only {', '.join(parts)}; add one")
+    chosen = {True: parts["train"]}
+    if val := next((name for name in SPLITS if name in parts), None):
+        chosen[False] = parts[val]
+    features = parts["train"].features
+    image = _column(place, features, datasets.Image, "image")
+    label = _column(place, features, datasets.ClassLabel, "label")
+    names = getattr(features[label], "names", None)
+    raw = {k: rows.cast_column(image, datasets.Image(decode=False)) for k, rows in chosen.items()}
+    found = {
+        k: [
+            ((k, i), names[value] if names else str(value))
+            for i, value in enumerate(rows.with_format(None)[label])
+        ]
+        for k, rows in raw.items()
+    }
+
+    def make(items: list[tuple[bool, int]], labels: list[int], classes: list[str]) -> Images:
+        rows = raw[items[0][0]]
+        return Table(rows, image, [i for _, i in items], labels, classes)
+
+    return place.resolve().name, found[True], found.get(False), make, names, []
+
+
+def _column(place: Path, features: Any, kind: type, usual: str) -> str:
+    """The column of that kind; one of the usual name will do."""
+    for name, feature in features.items():
+        if isinstance(feature, kind):
+            return name
+    if usual in features and usual == "label":
+        return usual
+    raise ValueError(
+        f"{str(place)!r} has no column of {usual}s among {', '.join(features)}; "
+        f"cast one to datasets.{kind.__name__}"
+    )

@@ -1,0 +1,123 @@
+"""One process or many, under torchrun: who am I, and what do the others say.
+
+Nothing outside this file asks whether there are others; with one process every function here is
+the identity.
+"""
+
+import os
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+PATIENCE = timedelta(seconds=45)  # a rank that is silent this long is gone
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process among the others."""
+
+    rank: int = 0
+    world: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+
+@contextmanager
+def joined(device: str | None = None) -> Generator[Group]:
+    """Join the processes that torchrun started; alone if it did not."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    here = torch.device(kind)
+    if kind == "cuda":
+        here = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(here)
+    if world == 1 and "MASTER_ADDR" not in os.environ:
+        yield Group(device=here)
+        return
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
+    try:
+        yield Group(dist.get_rank(), dist.get_world_size(), here)
+    finally:
+        dist.destroy_process_group()
+
+
+def copied(model: nn.Module, group: Group) -> nn.Module:
+    """The model in DistributedDataParallel, where there are others."""
+    if group.world == 1:
+        return model
+    ids = [group.device.index] if group.device.type == "cuda" else None
+    return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=True)
+
+
+def sharded(model: nn.Module, group: Group) -> nn.Module:
+    """The model with its parameters split over the processes, block by block (FSDP2)."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    if not dist.is_initialized():
+        raise ValueError(
+            "loop.shard: parameters are split over processes, and there is one; "
+            "start with 'torchrun --nproc-per-node N -m saccade train …'"
+        )
+    mesh = init_device_mesh(group.device.type, (group.world,))
+    for module in list(model.modules()):
+        if isinstance(module, nn.ModuleList):
+            for block in module:
+                if any(p.requires_grad for p in block.parameters()):
+                    fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    return model
+
+
+@contextmanager
+def quiet(model: nn.Module, last: bool) -> Generator[None]:
+    """Add up gradients without telling the others, until the last part of a step."""
+    if isinstance(model, DistributedDataParallel):
+        with cast(AbstractContextManager, nullcontext() if last else model.no_sync()):
+            yield
+        return
+    announce = getattr(model, "set_requires_gradient_sync", None)
+    if callable(announce):
+        announce(last)
+    yield
+
+
+def total(values: torch.Tensor, group: Group) -> torch.Tensor:
+    """The sum over all processes."""
+    if group.world > 1:
+        values = values.to(group.device)
+        dist.all_reduce(values)
+    return values
+
+
+def told(value: Any, group: Group) -> Any:
+    """What the first process says, to all."""
+    if group.world == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def gathered(value: Any, group: Group) -> list[Any]:
+    """What each process says, in the order of ranks."""
+    if group.world == 1:
+        return [value]
+    box: list[Any] = [None] * group.world
+    dist.all_gather_object(box, value)
+    return box
+
+
+def wait(group: Group) -> None:
+    if group.world > 1:
+        dist.barrier()

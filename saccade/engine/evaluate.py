@@ -1,0 +1,55 @@
+"""Count a task's figures over a set, each process over its own share of the images."""
+
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+
+from saccade.data.loader import Loader
+from saccade.engine import distributed
+from saccade.engine.distributed import Group
+from saccade.tasks.task import Metric, Task
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def precision(name: str, device: torch.device) -> AbstractContextManager:
+    """Mixed precision as a recipe names it."""
+    return torch.autocast(device.type, DTYPES.get(name), enabled=name in DTYPES)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    task: Task,
+    images: Loader,
+    group: Group,
+    how: str = "fp32",
+    places: Tensor | None = None,
+) -> Metric:
+    """The metric over all images, the same in every process.
+
+    `places` says which of the task's classes each of the set's is, where the lists differ.
+    """
+    task.eval()
+    metric = task.metric()
+    for parts in images.epoch(0):
+        for part in parts:
+            image = part.image.to(group.device, memory_format=torch.channels_last)
+            with precision(how, group.device):
+                output = task(image) if not _sharded(model) else model(image)
+            target = {
+                k: v.to(group.device) if isinstance(v, Tensor) else v
+                for k, v in part.target.items()
+            }
+            if places is not None:
+                target["label"] = places.to(group.device)[target["label"]]
+            metric.update(output, target)
+    whole = task.metric()
+    for state in distributed.gathered(metric.state(), group):
+        whole.add(state)
+    return whole
+
+
+def _sharded(model: nn.Module) -> bool:
+    return hasattr(model, "unshard")

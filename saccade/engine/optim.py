@@ -1,0 +1,133 @@
+"""How parameters move: timm's optimisers and schedules as a recipe asks, and their moving average.
+
+rate(step) = peak * lr_scale * schedule(step),   peak = lr * batch / lr_batch
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from timm.optim import create_optimizer_v2, param_groups_layer_decay
+from timm.scheduler import CosineLRScheduler, MultiStepLRScheduler, PolyLRScheduler
+from timm.scheduler.scheduler import Scheduler
+from torch import Tensor, nn
+
+from saccade.recipes.recipe import Optim, Schedule
+from saccade.tasks.task import Task
+
+TIMM_NAMES = {"adamw": "adamw", "adam": "adam", "sgd": "momentum", "nesterov": "nesterov"}
+
+
+def optimiser(task: Task, optim: Optim, batch: int) -> torch.optim.Optimizer:
+    """timm's optimiser over the task's parameters, in groups with and without decay."""
+    adaptive = optim.name in ("adamw", "adam")
+    settings: dict[str, Any] = (
+        {"betas": (optim.momentum, optim.beta)} if adaptive else {"momentum": optim.momentum}
+    )
+    return create_optimizer_v2(
+        groups(task, optim), TIMM_NAMES[optim.name], lr=peak(optim, batch),
+        weight_decay=optim.weight_decay, filter_bias_and_bn=False, **settings,
+    )  # fmt: skip
+
+
+def peak(optim: Optim, batch: int) -> float:
+    """The largest rate, for steps of that many images."""
+    return optim.lr if optim.lr_batch is None else optim.lr * batch / optim.lr_batch
+
+
+def groups(task: Task, optim: Optim) -> list[dict]:
+    """Parameters by decay, and by depth where early blocks are to learn more slowly."""
+    scales = _scales(task, optim.layer_decay)
+    declared = task.no_weight_decay() if "declared" in optim.undecayed else set()
+    found: dict[tuple[float, float], list[Tensor]] = {}
+    for name, p in task.named_parameters():
+        if not p.requires_grad:
+            continue
+        free = name in declared or ("vectors" in optim.undecayed and p.ndim <= 1)
+        key = scales.get(name, 1.0), 0.0 if free else optim.weight_decay
+        found.setdefault(key, []).append(p)
+    return [
+        {"params": params, "weight_decay": decay, "lr_scale": scale}
+        for (scale, decay), params in found.items()
+    ]
+
+
+def _scales(task: Task, decay: float | None) -> dict[str, float]:
+    if decay is None:
+        return {}
+    names = {p: name for name, p in task.named_parameters()}
+    layered = param_groups_layer_decay(task.net, layer_decay=decay)
+    return {names[p]: float(g["lr_scale"]) for g in layered for p in g["params"]}
+
+
+def schedule(optimizer: torch.optim.Optimizer, plan: Schedule, steps: int) -> Scheduler:
+    """timm's schedule in steps, of which an epoch has `steps`; `step_update(n)` sets the rate."""
+    if plan.warmup > plan.epochs:
+        raise ValueError(
+            f"schedule: the warm-up lies within the epochs, "
+            f"got warmup={plan.warmup} epochs={plan.epochs}; shorten schedule.warmup"
+        )
+    total, warm = plan.epochs * steps, round(plan.warmup * steps)
+    high = optimizer.param_groups[0]["lr"]
+    settings: dict[str, Any] = {
+        "warmup_t": warm, "warmup_lr_init": plan.start * high, "t_in_epochs": False,
+    }  # fmt: skip
+    rest = max(total - warm, 1)
+    if plan.shape == "cosine":
+        return CosineLRScheduler(
+            optimizer, t_initial=rest, lr_min=plan.end * high, warmup_prefix=True, **settings
+        )
+    if plan.shape == "poly":
+        return PolyLRScheduler(
+            optimizer, t_initial=rest, power=plan.power, lr_min=plan.end * high,
+            warmup_prefix=True, **settings,
+        )  # fmt: skip
+    at = [round(epoch * steps) + 1 for epoch in plan.steps] if plan.shape == "step" else []
+    return MultiStepLRScheduler(  # whose steps begin one early
+        optimizer, decay_t=at, decay_rate=plan.factor, warmup_prefix=False, **settings
+    )
+
+
+class Average:
+    """The moving average of parameters:  a = decay a + (1 - decay) p  after every step.
+
+    The decay grows with the steps, min(decay, (1 + n) / (10 + n)), so that a short run's average
+    forgets where it began.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.steps = 0
+        self.values = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        self.steps += 1
+        keep = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        for name, p in model.named_parameters():
+            self.values[name].lerp_(p.detach(), 1 - keep)
+
+    @contextmanager
+    def worn(self, model: nn.Module) -> Generator[None]:
+        """The model with its averaged parameters, for as long as it is evaluated or saved."""
+        self._swap(model)
+        try:
+            yield
+        finally:
+            self._swap(model)
+
+    @torch.no_grad()
+    def _swap(self, model: nn.Module) -> None:
+        for name, p in model.named_parameters():
+            kept = p.detach().clone()
+            p.copy_(self.values[name])
+            self.values[name].copy_(kept)
+
+    def state_dict(self) -> dict:
+        return {"steps": self.steps, "values": self.values}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.steps = state["steps"]
+        for name, value in self.values.items():
+            value.copy_(state["values"][name])

@@ -1,0 +1,53 @@
+"""What is in these pictures: files, folders and patterns through a trained classifier."""
+
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from saccade.data import augment
+from saccade.data.picture import ENDINGS, rgb
+from saccade.engine import session
+from saccade.models.saved import card
+from saccade.tasks.classify import Classify, Guess
+
+
+def guesses(
+    files: Iterable[str], model: str | Path, top: int = 5, device: str | None = None
+) -> Iterator[tuple[str, list[Guess] | str]]:
+    """Of each picture its likeliest classes, or the sentence that says why it was not read."""
+    if top < 1:
+        raise ValueError(f"predict: at least one class is named, got {top=}")
+    paths = [path for word in files for path in pictures(word)]
+    net, notes = session.opened(model)
+    kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    task = Classify(net, notes["classes"]).to(kind).eval()
+    about = card(net)
+    transform = augment.test(session.test_of(notes), about["mean"], about["std"])
+    for path in paths:
+        try:
+            photo: Image.Image = rgb(path, str(path))
+        except (ValueError, FileNotFoundError) as error:
+            yield str(path), str(error)
+            continue
+        with torch.no_grad():
+            output = task(transform(photo)[None].to(kind))
+        yield str(path), task.predict(output, most=top)[0]
+
+
+def pictures(word: str) -> list[Path]:
+    """The picture files that a word on the command line means."""
+    path = Path(word)
+    if path.is_dir():
+        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS)
+        if not found:
+            raise FileNotFoundError(f"predict: no picture in the folder {word!r}")
+        return found
+    if path.is_file() or not glob.has_magic(word):
+        return [path]
+    found = sorted(Path(p) for p in glob.glob(word, recursive=True))
+    if not found:
+        raise FileNotFoundError(f"predict: nothing matches {word!r}")
+    return found

@@ -1,0 +1,131 @@
+"""The folder of a run: what was asked for, on which machine, and what came of it.
+
+recipe.json        recipe as resolved, data, classes
+environment.json   versions, machine, command
+report.jsonl       a line per evaluation
+steps.jsonl        the loss and the rate along the way
+tables.json        the last evaluation's confusion matrix
+checkpoints/       see engine.checkpoint
+model.safetensors  the best model, which saccade.load reads
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from saccade.recipes.recipe import Recipe, from_plain, to_plain
+from saccade.version import __version__
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run on disk."""
+
+    folder: Path
+    name: str
+    recipe: Recipe
+    data: str
+    classes: tuple[str, ...]
+
+    @classmethod
+    def create(
+        cls, folder: str | Path, name: str, recipe: Recipe, data: str, classes: Iterable[str]
+    ) -> "Run":
+        """A new run; a folder that holds one already is refused."""
+        folder = Path(folder)
+        if (folder / "recipe.json").exists():
+            raise FileExistsError(
+                f"{str(folder)!r} holds a run; go on with 'saccade resume {folder}', "
+                f"or name another folder with --out"
+            )
+        run = cls(folder, name, recipe, data, tuple(classes))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "environment.json", environment())
+        write_json(folder / "recipe.json", run.plain())
+        return run
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "Run":
+        """A run that was created before."""
+        folder = Path(folder)
+        path = folder / "recipe.json"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{str(folder)!r} holds no run (it has no recipe.json); "
+                f"give the folder that 'saccade train' named"
+            )
+        try:
+            plain = json.loads(path.read_text())
+            recipe = from_plain(plain["recipe"])
+            return cls(folder, plain["name"], recipe, plain["data"], tuple(plain["classes"]))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"{str(path)!r} is no recipe that saccade wrote ({error})") from error
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "name": self.name, "data": self.data, "recipe": to_plain(self.recipe),
+            "classes": list(self.classes),
+        }  # fmt: skip
+
+    # -- what comes of it --------------------------------------------------------------------
+
+    def lines(self, file: str = "report.jsonl") -> list[dict[str, Any]]:
+        """The lines written so far; a torn last one is no line."""
+        path = self.folder / file
+        if not path.is_file():
+            return []
+        found = []
+        for text in path.read_text().splitlines():
+            try:
+                found.append(json.loads(text))
+            except json.JSONDecodeError:
+                break
+        return found
+
+    def write(self, line: dict[str, Any], file: str = "report.jsonl") -> None:
+        with open(self.folder / file, "a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def rewind(self, step: int) -> None:
+        """Forget what was written after a step, which is about to be done again."""
+        for file in ("report.jsonl", "steps.jsonl"):
+            path = self.folder / file
+            if path.is_file():
+                kept = [line for line in self.lines(file) if line["step"] <= step]
+                part = path.with_name(path.name + ".part")
+                part.write_text("".join(json.dumps(line) + "\n" for line in kept))
+                part.replace(path)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Whole or not at all."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(value, indent=1))
+    os.replace(part, path)
+
+
+def environment() -> dict[str, Any]:
+    """What a reader needs to run it again."""
+    import timm
+    import torchvision
+
+    cuda = torch.cuda.is_available()
+    return {
+        "saccade": __version__,
+        "torch": torch.__version__,
+        "torchvision": torchvision.__version__,
+        "timm": timm.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "device": torch.cuda.get_device_name() if cuda else (platform.processor() or "cpu"),
+        "threads": torch.get_num_threads(),
+        "processes": int(os.environ.get("WORLD_SIZE", "1")),
+        "command": " ".join(sys.argv[1:]),
+    }

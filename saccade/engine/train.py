@@ -1,0 +1,257 @@
+"""The training loop: one for every task.
+
+All that a run depends on is its recipe, its data and the number of the step: the order of images
+and their augmentation are functions of (seed, epoch, position), dropped paths of (seed, step,
+rank). So a run that was killed goes on from its last checkpoint exactly as if it had not been.
+"""
+
+import random
+import signal
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saccade.data.datasets import Splits
+from saccade.data.loader import Batch
+from saccade.engine import distributed, make
+from saccade.engine.checkpoint import Checkpoints
+from saccade.engine.distributed import Group
+from saccade.engine.evaluate import evaluate, precision
+from saccade.engine.optim import Average, optimiser, schedule
+from saccade.engine.run import Run, write_json
+from saccade.engine.weights import Weights
+from saccade.tasks.task import Task
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Whoever looks on: a progress bar, a log."""
+
+    def began(self, run: Run, step: int, steps: int) -> None: ...
+    def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...
+    def evaluated(self, line: dict[str, Any], best: bool) -> None: ...
+    def said(self, sentence: str) -> None: ...
+
+
+class Stopped(Exception):  # noqa: N818  (no error: a person asked for it)
+    """A run was asked to stop and has saved itself."""
+
+
+class Training:
+    """Everything that lives while a run lasts."""
+
+    def __init__(self, run: Run, splits: Splits, task: Task, group: Group, watcher: Watcher):
+        self.run, self.group, self.watcher = run, group, watcher
+        self.recipe, self.loop = run.recipe, run.recipe.loop
+        self.task = task.to(device=group.device).to(memory_format=torch.channels_last)
+        if self.loop.compile:
+            self.task.net.compile()
+        wrap = distributed.sharded if self.loop.shard else distributed.copied
+        self.model = wrap(self.task, group)
+        self.train = make.training(self.recipe, splits.train, self.task.net, group)
+        self.val = make.evaluation(self.recipe, splits.val, self.task.net, group)
+        self.optimiser = optimiser(self.task, self.recipe.optim, self.loop.batch)
+        self.schedule = schedule(self.optimiser, self.recipe.schedule, len(self.train))
+        self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.loop.precision == "fp16")
+        self.average = Average(self.task, self.loop.ema) if self.loop.ema is not None else None
+        self.weights = Weights(self.task, self.optimiser, self.average, self.loop.shard)
+        self.checkpoints = Checkpoints(run.folder, self.loop.keep)
+        self.step = 0
+        self.seconds = 0.0
+        self.best: float | None = None
+
+    # -- the loop ----------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        return self.recipe.schedule.epochs * len(self.train)
+
+    def fit(self) -> None:
+        """Train to the end of the schedule, from wherever the state stands."""
+        self.watcher.began(self.run, self.step, self.steps)
+        began = time.monotonic() - self.seconds
+        with _asked_to_stop() as asked:
+            while self.step < self.steps:
+                epoch, at = divmod(self.step, len(self.train))
+                for parts in self.train.epoch(epoch, at):
+                    terms, stop = self._step(parts, bool(asked))
+                    self.seconds = time.monotonic() - began
+                    self._note(terms)
+                    ends = self.step % len(self.train) == 0
+                    if ends:
+                        self._end(epoch + 1)
+                    elif stop or (self.loop.save_every and self.step % self.loop.save_every == 0):
+                        self.save()
+                    if stop and self.step < self.steps:
+                        raise Stopped(f"stopped at step {self.step} of {self.steps}")
+
+    def _step(self, parts: list[Batch], stop: bool) -> tuple[dict[str, float], bool]:
+        """One update from all parts of a batch; the loss is the mean over the whole batch."""
+        self.task.train()
+        reseed(self.loop.seed, self.step, self.group.rank)
+        self.schedule.step_update(self.step)
+        self.optimiser.zero_grad(set_to_none=True)
+        sums: dict[str, Tensor] = {}
+        for part in parts:
+            share = len(part.image) / self.loop.batch
+            terms = self._backward(part, share, last=part is parts[-1])
+            for name, term in terms.items():
+                sums[name] = sums.get(name, 0) + term.detach() * share
+        told = torch.stack([*sums.values(), torch.tensor(float(stop), device=self.group.device)])
+        *means, asked = distributed.total(told.double(), self.group).tolist()
+        terms = dict(zip(sums, means, strict=True))
+        self._check(terms)
+        self._update()
+        self.step += 1
+        return terms, asked > 0
+
+    def _backward(self, part: Batch, share: float, last: bool) -> dict[str, Tensor]:
+        device = self.group.device
+        image = part.image.to(device, memory_format=torch.channels_last, non_blocking=True)
+        target = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in part.target.items()}
+        with distributed.quiet(self.model, last):
+            with precision(self.loop.precision, device):
+                target = self.task.prepare(image, target)
+                terms = self.task.loss(self.model(image), target)
+            # Gradients are averaged over processes, and each share is one of the whole batch.
+            loss = torch.stack(list(terms.values())).sum() * share * self.group.world
+            self.scaler.scale(loss).backward()
+        return terms
+
+    def _check(self, terms: dict[str, float]) -> None:
+        for name, value in terms.items():
+            if not np.isfinite(value):
+                last = self.checkpoints.entry()
+                kept = f"the checkpoint of step {last['step']} is kept" if last else "none was kept"
+                raise FloatingPointError(
+                    f"step {self.step}: the loss {name!r} is {value}; {kept}. Lower optim.lr, set "
+                    f"optim.clip=1, or train in fp32"
+                )
+
+    def _update(self) -> None:
+        clip = self.recipe.optim.clip
+        if clip is not None:
+            self.scaler.unscale_(self.optimiser)
+            torch.nn.utils.clip_grad_norm_(self.task.parameters(), clip)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
+        if self.average is not None:
+            self.average.update(self.task)
+
+    # -- what is told and kept -----------------------------------------------------------------
+
+    def _note(self, terms: dict[str, float]) -> None:
+        rate = self.optimiser.param_groups[0]["lr"]
+        self.watcher.stepped(self.step, terms, rate, self.loop.batch)
+        if self.group.first and (self.step - 1) % max(len(self.train) // 100, 1) == 0:
+            self.run.write({"step": self.step, "loss": terms, "rate": rate}, "steps.jsonl")
+
+    def _end(self, epoch: int) -> None:
+        """After an epoch: evaluate where it is due, and save."""
+        due = epoch % self.loop.evaluate_every == 0 or epoch == self.recipe.schedule.epochs
+        score = self._evaluate(epoch) if due else None
+        self.save(score)
+
+    def _evaluate(self, epoch: int) -> float:
+        with self.average.worn(self.task) if self.average is not None else nullcontext():
+            metric = evaluate(self.model, self.task, self.val, self.group, self.loop.precision)
+            figures = metric.compute()
+            score = figures[self.task.best]
+            best = self.best is None or score > self.best
+            if best:
+                self.best = score
+                self.weights.publish(self.run, figures, self.group)
+        line = {
+            "epoch": epoch, "step": self.step, "seconds": round(self.seconds, 1),
+            "rate": self.optimiser.param_groups[0]["lr"], "val": figures,
+            "bad": len(self.train.bad) + len(self.val.bad),
+        }  # fmt: skip
+        if self.group.first:
+            self.run.write(line)
+            write_json(self.run.folder / "tables.json", metric.tables())
+            write_json(self.run.folder / "bad.json", {**self.train.bad, **self.val.bad})
+        self.watcher.evaluated(line, best)
+        return score
+
+    def save(self, score: float | None = None) -> None:
+        state = {
+            "best": self.best, "seconds": self.seconds, "rng": rng(),
+            "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict(),
+            "epoch": self.step // len(self.train), "at": self.step % len(self.train),
+            "bad": dict(self.train.bad),
+        }  # fmt: skip
+        self.weights.save(self.checkpoints, state, self.step, score, self.group)
+
+    def restore(self) -> None:
+        """Stand where the last whole checkpoint stood."""
+        state, torn = self.weights.load(self.checkpoints)
+        for sentence in torn:
+            self.watcher.said(sentence)
+        self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]
+        self.scaler.load_state_dict(state["scaler"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.train.bad.update(state["bad"])
+        set_rng(state["rng"])
+        if self.group.first:
+            self.run.rewind(self.step)
+
+
+def seed(*numbers: int) -> int:
+    """One seed out of several numbers, far from its neighbours'."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+
+
+def reseed(*numbers: int) -> None:
+    """Set every generator of random numbers by these numbers alone."""
+    drawn = seed(*numbers)
+    random.seed(drawn)
+    np.random.seed(drawn % 2**32)
+    torch.manual_seed(drawn)
+
+
+def rng() -> dict[str, Any]:
+    """The state of every generator of random numbers, as plain values."""
+    kind, keys, *rest = np.random.get_state()
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+@contextmanager
+def _asked_to_stop() -> Generator[list[int]]:
+    """Signals to stop, as they come; a second one stops at once."""
+    asked: list[int] = []
+    before: dict[int, Any] = {}
+
+    def ask(number: int, _: Any) -> None:
+        asked.append(number)
+        signal.signal(number, before[number])
+
+    if threading.current_thread() is threading.main_thread():  # elsewhere, signals are not ours
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,77 @@
+"""QnA's training (supplement, section 2.1, and the schedules of Tables 2 and 3)."""
+
+from saccade.paper import Claim
+from saccade.recipes.recipe import (
+    Augment,
+    Classify,
+    Loop,
+    Model,
+    Optim,
+    Recipe,
+    Schedule,
+    Test,
+    change,
+)
+
+T = Recipe(
+    about="""ImageNet-1K, supplement section 2.1: DeiT without EMA and repeated augmentation.
+    saccade train qna_t --data IMAGENET; about three days on eight GPUs; 81.7 / 83.2 / 83.7% top-1
+    for T / S / B. The paper's warm-up "varies according to model size" and is not printed: 5, 10
+    and 20 epochs are ours.""",
+    model=Model(name="qna_t", drop_path=0.05),
+    task=Classify(smoothing=0.1),
+    augment=Augment(
+        size=224,
+        scale=(0.08, 1.0),
+        interpolation="bicubic",
+        flip=0.5,
+        rand="rand-m9-n2-mstd0.5",
+        jitter=0.3,
+        jitter_share=0.8,
+        grey=0.2,
+        erase=0.25,
+        mixup=0.8,
+        cutmix=1.0,
+        switch=0.5,
+    ),
+    test=Test(size=224, crop=0.875, interpolation="bicubic"),
+    optim=Optim(name="adamw", lr=5e-4, lr_batch=256, weight_decay=0.05),
+    schedule=Schedule(epochs=300, warmup=5),
+    loop=Loop(batch=1024, precision="bf16"),
+)
+
+_PLAIN = Augment(size=224, scale=(0.08, 1.0), flip=0.5)
+
+RECIPES = {
+    "qna_t": T,
+    "qna_s": change(T, model=Model(name="qna_s", drop_path=0.2), schedule__warmup=10),
+    "qna_b": change(T, model=Model(name="qna_b", drop_path=0.5), schedule__warmup=20),
+    "qna_heads": change(
+        T,
+        model=Model(name="qna_table2_2222_h8_16_32_64"),
+        augment=_PLAIN,
+        task=Classify(),
+        schedule__epochs=90,
+    ),
+    "qna_mixed_heads": change(
+        T, model=Model(name="qna_table3_q8_16_32_64_s4_8_16_32"), schedule__epochs=90
+    ),
+}
+
+_SETTING = (
+    Claim("S2.1", "epochs", "300"),
+    Claim("S2.1", "optimiser", "AdamW"),
+    Claim("S2.1", "learning rate / 256 images", "0.0005"),
+    Claim("S2.1", "weight decay", "0.05"),
+    Claim("S2.1", "EMA", "none"),
+    Claim("S2.1", "augmentation", "crop, flip, RandAugment, jitter, grey, erasing, mixup, cutmix"),
+    Claim("S2.1", "label smoothing", "yes"),
+    Claim("S2.1", "stochastic depth", "yes"),
+    Claim("S2.1", "undecayed", "yes"),
+)
+
+CLAIMS = {
+    **dict.fromkeys(("qna_t", "qna_s", "qna_b"), _SETTING),
+    "qna_heads": (Claim("Table 2", "epochs", "90"), Claim("Table 2", "augmentation", "crop, flip")),
+    "qna_mixed_heads": (Claim("Table 3", "epochs", "90"),),
+}

@@ -1,0 +1,313 @@
+"""The words a recipe is written in.
+
+A `Recipe` says all that decides a training run except where the images lie and where the run is
+kept. It is frozen: one is written out in full, or is a `change` away from one that is. Every field
+here is read by somebody; a test fails on one that is not.
+"""
+
+import dataclasses
+import types
+from dataclasses import dataclass, field
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from saccade.words import nearest
+
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Which network, and what is changed about it."""
+
+    name: str
+    """A model of saccade or of timm."""
+    drop_path: float | None = None
+    """Stochastic depth of the last block; the model's own rate if None."""
+    start: str = ""
+    """A saved model or a run to take the backbone's weights from; fresh ones if empty."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the model, such as window=5."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classify:
+    """Task: one class an image, cross-entropy."""
+
+    smoothing: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distill(Classify):
+    """Task: as `Classify`, and agree with a teacher that sees the same augmented image.
+
+    loss = (1 - weight) cross-entropy + weight T^2 KL(teacher / T, student / T)
+    """
+
+    teacher: str
+    """A timm name, "efficientnet_lite0" (weights by pip), or a saved model."""
+    weight: float = 0.7
+    temperature: float = 2.0
+    size: int | None = None
+    """Side the images are resized to for the teacher; as they are if None."""
+    classes: str = ""
+    """File that maps the set's classes to the teacher's; a head is trained first if empty."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What is read, and how much of it may be broken."""
+
+    holdout: float = 0.1
+    """Share of the training images kept for validation where the set brings none."""
+    workers: int | None = None
+    """Processes that read images; None: one beside a CPU that trains, all cores for a GPU."""
+    bad: float = 0.05
+    """Share of unreadable images beyond which a run stops."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augment:
+    """What happens to a training image, in this order; mixing comes last, over the batch."""
+
+    size: int = 224
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Area of the random crop, as a share of the image's."""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "bicubic"
+    flip: float = 0.5
+    rand: str = ""
+    """timm's policy string, such as rand-m9-n2-mstd0.5."""
+    jitter: float = 0.0
+    """Strength of colour jitter (brightness, contrast, saturation)."""
+    jitter_share: float = 1.0
+    """Share of the images that are jittered."""
+    grey: float = 0.0
+    """Share of the images that lose their colour."""
+    erase: float = 0.0
+    """Share of the images that lose a rectangle."""
+    mixup: float = 0.0
+    """Alpha of mixup's beta distribution; none if 0."""
+    cutmix: float = 0.0
+    switch: float = 0.5
+    """Share of cutmix where both are on."""
+    mix: float = 1.0
+    """Share of the batches that are mixed at all."""
+    repeats: int = 1
+    """Repeated augmentation: times an image comes in its batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Test:
+    """What happens to an image that is evaluated: resize, and cut the centre."""
+
+    size: int = 224
+    crop: float = 0.875
+    """Side of the centre crop, as a share of the resized short side."""
+    interpolation: Interpolation = "bicubic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optim:
+    """How parameters move."""
+
+    name: Literal["adamw", "adam", "sgd", "nesterov"]
+    lr: float
+    """Peak rate, for steps of `lr_batch` images; scaled in proportion to the real batch."""
+    lr_batch: int | None = None
+    """None: the rate is taken as it stands."""
+    momentum: float = 0.9
+    """Of sgd and nesterov; the first beta of adam and adamw."""
+    beta: float = 0.999
+    """The second beta of adam and adamw."""
+    weight_decay: float = 0.0
+    undecayed: tuple[Literal["vectors", "declared"], ...] = ("vectors", "declared")
+    """No decay for biases and norms ("vectors"), and for what layers declare (position tables)."""
+    layer_decay: float | None = None
+    """Factor by which each earlier block learns more slowly."""
+    clip: float | None = None
+    """Largest norm of all gradients together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How the rate goes: linear warm-up, then a decay by steps, not epochs."""
+
+    epochs: int
+    warmup: float = 0.0
+    """Epochs from `start` to the peak."""
+    start: float = 0.0
+    """Rate at the first step, as a share of the peak."""
+    shape: Literal["cosine", "step", "poly", "constant"] = "cosine"
+    end: float = 0.0
+    """Rate at the last step, as a share of the peak (cosine, poly)."""
+    steps: tuple[float, ...] = ()
+    """Epochs after which the rate is multiplied by `factor` (step)."""
+    factor: float = 0.1
+    power: float = 1.0
+    """Exponent of poly."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """What the machine does; the result should not depend on most of this."""
+
+    batch: int = 64
+    """Images a step, over all processes and accumulated parts."""
+    part: int | None = None
+    """Images in memory at once and per process; the share of the batch if None."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    ema: float | None = None
+    """Decay of the moving average of parameters, which is then what is evaluated."""
+    bn_decay: float | None = None
+    """Decay of BatchNorm's running statistics; the model's own if None."""
+    compile: bool = False
+    checkpointing: bool = False
+    """Recompute blocks in backward, for memory."""
+    shard: bool = False
+    """Split parameters over the processes (FSDP2) instead of copying them (DDP)."""
+    seed: int = 0
+    save_every: int | None = None
+    """Steps between checkpoints, beside one after each epoch."""
+    keep: int = 1
+    """How many of the last checkpoints stay, beside the best."""
+    evaluate_every: int = 1
+    """Epochs between evaluations; the last epoch is always evaluated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that decides a run."""
+
+    about: str
+    """Section of the paper, command, hours on which machine, result to expect."""
+    model: Model
+    task: Classify | Distill
+    data: Data = Data()
+    augment: Augment
+    test: Test
+    optim: Optim
+    schedule: Schedule
+    loop: Loop
+
+
+# -- changing one ---------------------------------------------------------------------------
+
+
+def change(recipe: Any, **changes: Any) -> Any:
+    """The recipe with some fields replaced; `optim__lr=1` reaches inside, as `"optim.lr"` does."""
+    for path, value in changes.items():
+        head, _, rest = path.replace("__", ".").partition(".")
+        _known(recipe, head, path)
+        inner = change(getattr(recipe, head), **{rest: value}) if rest else value
+        recipe = dataclasses.replace(recipe, **{head: inner})
+    return recipe
+
+
+def override(recipe: Any, words: list[str]) -> Any:
+    """The recipe with `optim.lr=1e-3` and the like applied: typed, an unknown key refused."""
+    for word in words:
+        path, equals, text = word.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes KEY=VALUE, got {word!r}; such as optim.lr=1e-3")
+        owner, *parts = recipe, *path.split(".")
+        for part in parts[:-1]:
+            _known(owner, part, path)
+            owner = getattr(owner, part)
+            if isinstance(owner, dict):
+                break
+            if not dataclasses.is_dataclass(owner):
+                raise ValueError(f"--set {path}: {part!r} has nothing inside; drop what follows it")
+        recipe = _placed(recipe, parts, path, text)
+    return recipe
+
+
+def _placed(owner: Any, parts: list[str], path: str, text: str) -> Any:
+    name, *rest = parts
+    if isinstance(owner, dict):
+        return {**owner, ".".join(parts): _parsed(Any, path, text)}
+    _known(owner, name, path)
+    value = getattr(owner, name)
+    if rest:
+        value = _placed(value, rest, path, text)
+    elif dataclasses.is_dataclass(value):
+        inside = ", ".join(f"{path}.{f.name}" for f in dataclasses.fields(value))
+        raise ValueError(f"--set {path}: this is a group; set one of {inside}")
+    else:
+        value = _parsed(get_type_hints(type(owner))[name], path, text)
+    return dataclasses.replace(owner, **{name: value})
+
+
+def _parsed(kind: Any, path: str, text: str) -> Any:
+    from jsonargparse import ArgumentError, ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_argument("--value", type=kind)
+    try:
+        return parser.parse_args([f"--value={text}"]).value
+    except ArgumentError as error:
+        raise ValueError(f"--set {path}: wants {_words(kind)}, got {text!r}") from error
+
+
+def _known(owner: Any, name: str, path: str) -> None:
+    names = [f.name for f in dataclasses.fields(owner)]
+    if name not in names:
+        raise ValueError(
+            f"{path}: a recipe's {type(owner).__name__.lower()} has no {name!r}; "
+            f"did you mean {nearest(name, names)!r}?"
+        )
+
+
+def _words(kind: Any) -> str:
+    """A type as one says it: `a number or none`."""
+    plain = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+        type(None): "none",
+    }
+    if get_origin(kind) is Literal:
+        return "one of " + ", ".join(map(str, get_args(kind)))
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(_words(part) for part in get_args(kind))
+    return plain.get(kind, str(kind))
+
+
+# -- on disk --------------------------------------------------------------------------------
+
+
+def to_plain(recipe: Recipe) -> dict[str, Any]:
+    """Plain values for JSON; tasks carry their class's name."""
+    plain = dataclasses.asdict(recipe)
+    for key in ("task", "augment", "test"):
+        plain[key]["kind"] = type(getattr(recipe, key)).__name__
+    return plain
+
+
+def from_plain(plain: dict[str, Any]) -> Recipe:
+    """What `to_plain` wrote; a key of another version is named."""
+    made = {}
+    hints = get_type_hints(Recipe)
+    for name, kind in hints.items():
+        if name not in plain:
+            raise ValueError(f"recipe: {name!r} is missing; it was written by another version")
+        made[name] = _made(kind, plain[name], name)
+    return Recipe(**made)
+
+
+def _made(kind: Any, value: Any, path: str) -> Any:
+    options = [k for k in (get_args(kind) or (kind,)) if dataclasses.is_dataclass(k)]
+    if not options:
+        return value
+    value = dict(value)
+    called = value.pop("kind", options[0].__name__)
+    chosen: Any = next((k for k in options if k.__name__ == called), None)
+    if chosen is None:
+        raise ValueError(f"recipe: {path} of kind {called!r} is unknown to this version")
+    known = {f.name: f for f in dataclasses.fields(chosen)}
+    for key in value:
+        if key not in known:
+            raise ValueError(f"recipe: {path}.{key} is unknown to this version of saccade")
+    hints = get_type_hints(chosen)
+    tuples = {k for k, hint in hints.items() if get_origin(hint) is tuple}
+    return chosen(**{k: tuple(v) if k in tuples else v for k, v in value.items()})

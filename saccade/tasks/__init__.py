@@ -1,0 +1,1 @@
+"""What models are for: feature maps to output, loss, prediction and metric."""

@@ -1,0 +1,67 @@
+"""The contract of every task, so that one training loop serves all.
+
+    output = task(image)                 tensors by name, the same in training and evaluation
+    terms  = task.loss(output, target)   named and weighted; the engine minimises their sum
+    answer = task.predict(output)        for people: labels, boxes, masks
+    metric = task.metric()               .update(output, target) batch by batch, then .compute()
+
+A new task is a new file, never a branch in the loop.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+
+Terms = dict[str, Tensor]
+
+
+class Metric(ABC):
+    """What is counted over an evaluation; processes count their own share and `add` the others'."""
+
+    @abstractmethod
+    def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None: ...
+
+    @abstractmethod
+    def state(self) -> dict[str, Any]:
+        """What this process has counted, such that `add` can take it."""
+
+    @abstractmethod
+    def add(self, state: dict[str, Any]) -> None:
+        """Count what another process has counted."""
+
+    @abstractmethod
+    def compute(self) -> dict[str, float]:
+        """The figures, by name."""
+
+    def tables(self) -> dict[str, Any]:
+        """What is too large for a line of figures (a confusion matrix), as plain lists."""
+        return {}
+
+
+class Task(nn.Module, ABC):
+    """A network, its loss and its metric."""
+
+    best: ClassVar[str]  # the figure by which a checkpoint is the best, larger is better
+    net: nn.Module  # what is trained and shipped; speaks timm's group_matcher
+
+    @abstractmethod
+    def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms: ...
+
+    @abstractmethod
+    def predict(self, output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> Any: ...
+
+    @abstractmethod
+    def metric(self) -> Metric: ...
+
+    def prepare(self, image: Tensor, target: dict[str, Any]) -> dict[str, Any]:
+        """The target as training sees it, without gradients; a teacher adds its view here."""
+        return target
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of what layers declare `undecayed`, such as position tables."""
+        return {
+            f"{path}.{name}" if path else name
+            for path, module in self.named_modules()
+            for name in getattr(module, "undecayed", ())
+        }

@@ -1,0 +1,112 @@
+"""At every instant the index names whole files."""
+
+import json
+import resource
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from saccade.engine.checkpoint import Checkpoints
+
+
+def state(value=1.0):
+    return {"model": {"w": torch.full((64,), value)}, "rng": (3, (1, 2), None)}
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    store = Checkpoints(tmp_path)
+    store.save(state(2.0), 5)
+    found, torn = store.load()
+    assert found["step"] == 5
+    assert torch.equal(found["model"]["w"], torch.full((64,), 2.0))
+    assert found["rng"] == (3, (1, 2), None)
+    assert torn == []
+
+
+def test_the_last_one_before_and_the_best_stay(tmp_path):
+    store = Checkpoints(tmp_path, keep=1)
+    for step, score in [(1, 10.0), (2, 30.0), (3, 20.0), (4, None), (5, 25.0)]:
+        store.save(state(step), step, score)
+    assert [e["step"] for e in store.index["entries"]] == [2, 4, 5]
+    assert store.entry("best")["step"] == 2
+    assert sorted(p.name for p in store.folder.iterdir()) == [
+        "index.json", "step-000000002.pt", "step-000000004.pt", "step-000000005.pt",
+    ]  # fmt: skip
+    assert store.load("best")[0]["step"] == 2
+
+
+def test_saving_a_step_again_replaces_it(tmp_path):
+    store = Checkpoints(tmp_path)
+    store.save(state(1), 3)
+    store.save(state(2), 3)
+    assert [e["step"] for e in store.index["entries"]] == [3]
+    assert store.load()[0]["model"]["w"][0] == 2
+
+
+@pytest.mark.parametrize("harm", ["cut", "empty", "flip", "gone"])
+def test_a_torn_file_falls_back_to_the_one_before(tmp_path, harm):
+    store = Checkpoints(tmp_path)
+    store.save(state(1), 1)
+    path = store.save(state(2), 2)
+    data = bytearray(path.read_bytes())
+    if harm == "gone":
+        path.unlink()
+    elif harm == "flip":
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+    else:
+        path.write_bytes(data[: len(data) // 2 if harm == "cut" else 0])
+    found, torn = store.load()
+    assert found["step"] == 1
+    assert len(torn) == 1
+    assert "step-000000002.pt is" in torn[0]
+
+
+def test_nothing_whole_or_nothing_at_all_is_one_sentence(tmp_path):
+    store = Checkpoints(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint in"):
+        store.load()
+    store.save(state(), 1).write_bytes(b"")
+    with pytest.raises(ValueError, match="no whole checkpoint"):
+        store.load()
+    (store.folder / "index.json").write_text("{")
+    with pytest.raises(ValueError, match="is torn"):
+        store.load()
+
+
+def test_a_state_can_run_no_code(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return print, ("boom",)
+
+    store = Checkpoints(tmp_path)
+    store.save({"x": Evil()}, 1)
+    with pytest.raises(Exception, match=r"(?i)weights.only"):
+        store.load()
+
+
+def test_a_full_disk_loses_nothing(tmp_path):
+    """The second save meets a limit on the size of files, as a full disk would stop it."""
+    code = f"""
+        import resource, torch
+        from saccade.engine.checkpoint import Checkpoints
+        store = Checkpoints({str(tmp_path)!r})
+        store.save({{"w": torch.ones(10)}}, 1)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
+        try:
+            store.save({{"w": torch.ones(10**6)}}, 2)
+        except OSError as error:
+            print(error)
+    """
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 65536
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True
+    )
+    assert "the checkpoint before it is whole" in run.stdout
+    store = Checkpoints(tmp_path)
+    assert store.load()[0]["step"] == 1
+    assert sorted(p.name for p in store.folder.iterdir()) == ["index.json", "step-000000001.pt"]
+    json.loads((store.folder / "index.json").read_text())

@@ -1,0 +1,110 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import saccade
+from saccade.engine.optim import Average, optimiser, peak, schedule
+from saccade.recipes.recipe import Optim, Schedule
+from saccade.tasks.classify import Classify
+
+
+def task(name="qna_nano"):
+    return Classify(saccade.build(name, num_classes=3), "abc")
+
+
+def rates(plan, steps=10, lr=2.0):
+    optim = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=lr)
+    clock = schedule(optim, plan, steps)
+    found = []
+    for step in range(plan.epochs * steps):
+        clock.step_update(step)
+        found.append(optim.param_groups[0]["lr"])
+    return found
+
+
+def test_cosine_after_a_linear_warm_up():
+    found = rates(Schedule(epochs=5, warmup=1, start=0.1, end=0.01))
+    for step, rate in enumerate(found):
+        if step < 10:
+            said = 2 * (0.1 + 0.9 * step / 10)
+        else:
+            wave = (1 + math.cos(math.pi * (step - 10) / 40)) / 2
+            said = 2 * (0.01 + 0.99 * wave)
+        assert rate == pytest.approx(said, rel=1e-6), step
+
+
+def test_steps_and_poly_and_constant():
+    found = rates(Schedule(epochs=4, shape="step", steps=(2, 3), factor=0.5))
+    assert found == pytest.approx([2.0] * 20 + [1.0] * 10 + [0.5] * 10)
+    found = rates(Schedule(epochs=4, shape="poly", power=0.9))
+    assert found == pytest.approx([2 * (1 - s / 40) ** 0.9 for s in range(40)], rel=1e-6)
+    assert set(rates(Schedule(epochs=2, shape="constant"))) == {2.0}
+
+
+def test_a_warm_up_longer_than_the_run_is_refused():
+    with pytest.raises(ValueError, match=r"shorten schedule\.warmup"):
+        rates(Schedule(epochs=2, warmup=3))
+
+
+def test_the_rate_follows_the_batch():
+    optim = Optim(name="adamw", lr=5e-4, lr_batch=256)
+    assert peak(optim, 1024) == pytest.approx(2e-3)
+    assert peak(Optim(name="adamw", lr=5e-4), 1024) == 5e-4
+    live = optimiser(task(), optim, 1024)
+    assert {g["lr"] for g in live.param_groups} == {2e-3}
+
+
+@pytest.mark.parametrize(("name", "nesterov"), [("sgd", False), ("nesterov", True)])
+def test_momentum_with_and_without_nesterov(name, nesterov):
+    live = optimiser(task(), Optim(name=name, lr=1.0, momentum=0.8), 1)
+    assert live.param_groups[0]["momentum"] == 0.8
+    assert live.param_groups[0]["nesterov"] is nesterov
+
+
+def test_decay_spares_vectors_and_what_layers_declare():
+    t = task()
+    for undecayed in [("vectors", "declared"), ("declared",), ()]:
+        live = optimiser(t, Optim(name="adamw", lr=1.0, weight_decay=0.1, undecayed=undecayed), 1)
+        free = {p for g in live.param_groups if not g["weight_decay"] for p in g["params"]}
+        for name, p in t.named_parameters():
+            spared = ("declared" in undecayed and name in t.no_weight_decay()) or (
+                "vectors" in undecayed and p.ndim <= 1
+            )
+            assert (p in free) == spared, name
+        count = sum(len(g["params"]) for g in live.param_groups)
+        assert count == len(list(t.parameters()))
+
+
+@pytest.mark.parametrize("name", ["linglo_nano", "qna_nano", "sasa_nano"])
+def test_early_blocks_learn_more_slowly(name):
+    t = task(name)
+    live = optimiser(t, Optim(name="adamw", lr=1.0, layer_decay=0.5), 1)
+    scale = {p: g["lr_scale"] for g in live.param_groups for p in g["params"]}
+    head = [s for p, s in scale.items() if any(p is q for q in t.net.head.parameters())]
+    assert set(head) == {1.0}
+    first = next(p for n, p in t.named_parameters() if "stages.0" in n or "stem" in n)
+    assert scale[first] < 0.1
+    clock = schedule(live, Schedule(epochs=1, shape="constant"), 4)
+    clock.step_update(1)
+    assert {g["lr"] for g in live.param_groups} == set(scale.values())
+
+
+def test_the_average_follows_is_worn_and_comes_back():
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    average = Average(model, decay=0.5)
+    said = 0.0
+    for step in range(1, 30):
+        nn.init.constant_(model.weight, float(step))
+        average.update(model)
+        keep = min(0.5, (1 + step) / (10 + step))
+        said = keep * said + (1 - keep) * step
+    with average.worn(model):
+        assert model.weight[0, 0].item() == pytest.approx(said, rel=1e-5)
+    assert model.weight[0, 0].item() == 29
+    other = Average(nn.Linear(2, 1, bias=False), 0.5)
+    other.load_state_dict(average.state_dict())
+    assert torch.equal(other.values["weight"], average.values["weight"])
+    assert other.steps == 29

@@ -1,0 +1,207 @@
+"""The loop learns, and a run that was broken off is the run that was not."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from saccade.engine import session
+from saccade.engine.checkpoint import Checkpoints
+from saccade.engine.run import Run
+from saccade.engine.train import Stopped, rng, seed, set_rng
+from saccade.recipes.recipe import change, to_plain
+from tests.engine.small import FULL, PLAIN, At, Losses, apart, fit, folder, same
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return folder(tmp_path_factory.mktemp("colours"))
+
+
+@pytest.fixture(scope="module")
+def unbroken(data, tmp_path_factory):
+    return fit(FULL, data, tmp_path_factory.mktemp("runs") / "unbroken")
+
+
+def assert_equal_runs(a, b):
+    one, other = (Checkpoints(run.folder).load()[0] for run in (a, b))
+    assert same(one, other) is None
+    for file in ("report.jsonl", "steps.jsonl"):
+        assert same(a.lines(file), b.lines(file)) is None
+    names = [sorted(p.name for p in run.folder.iterdir()) for run in (a, b)]
+    assert names[0] == names[1]
+    assert (a.folder / "model.safetensors").read_bytes() == (
+        b.folder / "model.safetensors"
+    ).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["linglo_nano", "qna_nano", "sasa_nano", "resnet10t"])
+def test_it_learns(name, data, tmp_path):
+    recipe = change(PLAIN, model__name=name, schedule__epochs=6, loop__bn_decay=0.5)
+    run = fit(recipe, data, tmp_path / "run")
+    lines = run.lines()
+    assert [line["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert max(line["val"]["top1"] for line in lines) > 70  # chance: 33
+    _, notes = session.opened(run.folder)
+    assert notes["classes"] == ["blue", "green", "red"]
+    figures = session.evaluate(run.folder, str(data)).compute()
+    assert figures["top1"] == max(line["val"]["top1"] for line in lines)
+
+
+def kill_self():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def begin(data, out, step):
+    fit(FULL, data, out, At(step, kill_self))
+
+
+def go_on(out, step):
+    session.resume(out, watch=lambda: At(step, kill_self), device="cpu")
+
+
+def test_a_killed_run_goes_on_bit_for_bit(data, unbroken, tmp_path):
+    """Twice, at random steps, in the middle of an epoch as it comes."""
+    first, second = sorted(random.sample(range(2, 6), 2))
+    out = tmp_path / "broken"
+    assert apart(begin, data, out, first) == [-signal.SIGKILL]
+    assert apart(go_on, out, second) == [-signal.SIGKILL]
+    assert Checkpoints(out).load()[0]["step"] < 6
+    session.resume(out, device="cpu")
+    assert_equal_runs(unbroken, Run.open(out))
+
+
+def test_a_run_with_workers_is_the_run_without(data, unbroken, tmp_path):
+    run = fit(change(FULL, data__workers=1), data, tmp_path / "workers")
+    one, other = (Checkpoints(r.folder).load()[0] for r in (unbroken, run))
+    one["rng"] = other["rng"]  # starting a worker draws the name of a pipe
+    assert same(one, other) is None
+
+
+@pytest.mark.slow
+def test_a_run_killed_from_outside_at_any_time(data, tmp_path):
+    """The command itself, twenty times killed at random moments, also while it saves."""
+    recipe = change(FULL, schedule__epochs=10, loop__save_every=2, data__workers=1)
+    whole = fit(recipe, data, tmp_path / "whole")
+    out = tmp_path / "killed"
+    Run.create(out, "quick", recipe, str(data), whole.classes)
+    command = [sys.executable, "-m", "saccade", "resume", str(out), "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    kills = 0
+    while True:
+        job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+        patience = time.monotonic() + (random.uniform(6, 11) if kills < 25 else 600)
+        while job.poll() is None and time.monotonic() < patience:
+            time.sleep(0.01)
+        if job.poll() is not None:
+            assert job.returncode == 0
+            break
+        job.kill()
+        job.wait()
+        kills += 1
+    assert kills >= 20
+    one, other = (Checkpoints(r).load()[0] for r in (whole.folder, out))
+    assert same(one, other) is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_saves_and_can_go_on(number, data, unbroken, tmp_path):
+    out = tmp_path / "stopped"
+    recipe = change(FULL, loop__save_every=None)
+    with pytest.raises(Stopped, match="at step 3 of 6"):
+        fit(recipe, data, out, At(2, lambda: os.kill(os.getpid(), number)))
+    assert Checkpoints(out).load()[0]["step"] == 3
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    session.resume(out, device="cpu")
+    one, other = (Checkpoints(r).load()[0] for r in (unbroken.folder, out))
+    assert same(one, other) is None
+
+
+def test_parts_add_up_to_the_batch(data, tmp_path):
+    whole, parts = Losses(), Losses()
+    fit(PLAIN, data, tmp_path / "whole", whole)
+    fit(change(PLAIN, loop__part=2), data, tmp_path / "parts", parts)
+    assert parts.found == pytest.approx(whole.found, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_mixed_precision_learns_alike(name, data, tmp_path):
+    plain, mixed = Losses(), Losses()
+    fit(PLAIN, data, tmp_path / "plain", plain)
+    run = fit(change(PLAIN, loop__precision=name), data, tmp_path / "mixed", mixed)
+    assert mixed.found[0] == pytest.approx(plain.found[0], rel=0.02)
+    assert mixed.found[-1] == pytest.approx(plain.found[-1], rel=0.2)
+    state = Checkpoints(run.folder).load()[0]
+    assert bool(state["scaler"]) == (name == "fp16")
+
+
+def test_recomputing_blocks_changes_nothing(data, tmp_path):
+    one, other = Losses(), Losses()
+    fit(PLAIN, data, tmp_path / "one", one)
+    fit(change(PLAIN, loop__checkpointing=True), data, tmp_path / "other", other)
+    assert other.found == pytest.approx(one.found, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_training_learns_alike(data, tmp_path):
+    one, other = Losses(), Losses()
+    fit(PLAIN, data, tmp_path / "one", one)
+    fit(change(PLAIN, loop__compile=True), data, tmp_path / "other", other)
+    assert other.found == pytest.approx(one.found, rel=1e-3)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(data, tmp_path):
+    recipe = change(PLAIN, optim__lr=1e30, schedule__epochs=4)
+    with pytest.raises(FloatingPointError, match=r"step \d+: the loss 'cross_entropy' is") as told:
+        fit(recipe, data, tmp_path / "run")
+    step = int(str(told.value).split()[1].rstrip(":"))
+    entry = Checkpoints(tmp_path / "run").entry()
+    kept = "none was kept" if entry is None else f"step {entry['step']} is kept"
+    assert kept in str(told.value)
+    assert entry is None or entry["step"] <= step
+
+
+def test_a_torn_checkpoint_is_told_and_the_one_before_it_taken(data, unbroken, tmp_path):
+    out = tmp_path / "torn"
+    said = []
+    watcher = At(4, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped):
+        fit(FULL, data, out, watcher)
+    last = Checkpoints(out).entry()["file"]
+    path = out / "checkpoints" / last
+    path.write_bytes(path.read_bytes()[:1000])
+    hearing = At(0, None)
+    hearing.said = said.append
+    session.resume(out, watch=lambda: hearing, device="cpu")
+    assert any(last in sentence and "torn" in sentence for sentence in said)
+    assert_equal_runs(unbroken, Run.open(out))
+
+
+def test_runs_are_not_mixed_up(data, unbroken, tmp_path):
+    with pytest.raises(FileExistsError, match="saccade resume"):
+        fit(FULL, data, unbroken.folder)
+    with pytest.raises(FileNotFoundError, match="holds no run"):
+        session.resume(tmp_path)
+    other = Run.create(tmp_path / "other", "", change(FULL, model__name="linglo_nano"), str(data),
+                       unbroken.classes)  # fmt: skip
+    (other.folder / "checkpoints").symlink_to(unbroken.folder / "checkpoints")
+    with pytest.raises(ValueError, match="of another model"):
+        session.resume(other.folder, device="cpu")
+
+
+def test_chance_is_kept_and_restored():
+    kept = rng()
+    drawn = random.random(), torch.rand(3)
+    set_rng(kept)
+    assert random.random() == drawn[0]
+    assert torch.equal(torch.rand(3), drawn[1])
+    assert len({seed(0, step, rank) for step in range(50) for rank in range(4)}) == 200
+
+
+def test_a_recipe_on_disk_is_the_recipe(unbroken):
+    assert to_plain(Run.open(unbroken.folder).recipe) == to_plain(FULL)

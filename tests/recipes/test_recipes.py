@@ -1,0 +1,72 @@
+"""The book: every recipe survives the disk, changes by dotted words, and says what it is for."""
+
+import json
+
+import pytest
+
+from saccade.recipes import book
+from saccade.recipes.recipe import Classify, change, from_plain, override, to_plain
+
+QUICK = book.find("quick")
+
+
+@pytest.mark.parametrize("name", book.RECIPES)
+def test_every_recipe_survives_the_disk(name):
+    recipe = book.RECIPES[name]
+    assert from_plain(json.loads(json.dumps(to_plain(recipe)))) == recipe
+    assert "saccade train" in recipe.about
+
+
+@pytest.mark.parametrize("name", [n for n in book.CLAIMS if not n.startswith("quick")])
+def test_every_paper_recipe_has_claims(name):
+    assert name in book.RECIPES
+    assert book.CLAIMS[name]
+
+
+def test_change_reaches_inside_and_leaves_the_old_one_alone():
+    new = change(QUICK, optim__lr=1.0, task=Classify(smoothing=0.3))
+    assert (new.optim.lr, new.task.smoothing) == (1.0, 0.3)
+    assert QUICK.optim.lr != 1.0
+    assert change(QUICK, **{"loop.batch": 8}).loop.batch == 8
+
+
+def test_overrides_are_typed():
+    words = ["optim.lr=1e-2", "augment.scale=[0.5, 1]", "loop.ema=null", "loop.compile=true"]
+    new = override(QUICK, [*words, "model.options.window=5", "model.name=qna_nano"])
+    assert new.optim.lr == 0.01
+    assert new.augment.scale == (0.5, 1.0)
+    assert new.loop.ema is None
+    assert new.loop.compile is True
+    assert new.model.options == {"window": 5}
+    assert new.model.name == "qna_nano"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("optim.lrr=3", "did you mean 'lr'"),
+        ("schedul.epochs=3", "did you mean 'schedule'"),
+        ("optim=3", "set one of optim.name, optim.lr"),
+        ("optim.lr=fast", "wants a number, got 'fast'"),
+        ("optim.name=adamm", "one of adamw, adam, sgd, nesterov"),
+        ("optim.lr", "takes KEY=VALUE"),
+        ("loop.compile=maybe", "true or false"),
+        ("loop.batch=1.5", "wants a whole number"),
+        ("optim.lr.x=3", "'lr' has nothing inside"),
+    ],
+)
+def test_a_wrong_override_is_refused_with_the_cure(word, said):
+    with pytest.raises(ValueError, match=said):
+        override(QUICK, [word])
+
+
+def test_unknown_names_and_versions_are_refused():
+    with pytest.raises(ValueError, match="did you mean 'quick'"):
+        book.find("quik")
+    plain = to_plain(QUICK)
+    with pytest.raises(ValueError, match=r"optim.warp is unknown"):
+        from_plain({**plain, "optim": {**plain["optim"], "warp": 1}})
+    with pytest.raises(ValueError, match="of kind 'Juggle'"):
+        from_plain({**plain, "task": {"kind": "Juggle"}})
+    with pytest.raises(ValueError, match="'loop' is missing"):
+        from_plain({k: v for k, v in plain.items() if k != "loop"})
