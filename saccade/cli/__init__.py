@@ -13,12 +13,12 @@ from typing import Any
 from jsonargparse import auto_cli
 from rich.text import Text
 
-from saccade.cli import learn, look
+from saccade.cli import learn, look, measure
 from saccade.cli.console import console
 
 COMMANDS: dict[str, Any] = {
     "list": look.list_models, "show": look.show, "paper": look.paper, "view": look.view,
-    "bench": look.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
+    "bench": measure.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
     "resume": learn.resume, "eval": learn.evaluate, "predict": learn.predict,
     "report": learn.report,
 }  # fmt: skip
@@ -50,7 +50,7 @@ def plain(arguments: list[str]) -> list[str]:
     command, *rest = arguments
     if command in LISTS:
         names = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
-        if names:
+        if names or (command == "bench" and not {"-h", "--help"} & set(rest)):
             rest = [LISTS[command].format(_listed(names, command)), *rest[len(names) :]]
     while "--set" in rest:
         at = rest.index("--set")

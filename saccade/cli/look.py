@@ -1,4 +1,4 @@
-"""Commands that look: `saccade list`, `show`, `paper`, `view`, `bench`, `tour`."""
+"""Commands that look: `saccade list`, `show`, `paper`, `view`, `tour`."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +14,7 @@ from saccade.models import zoo
 from saccade.models.backbone import Stage
 from saccade.models.saved import load
 from saccade.models.zoo import Classifier
+from saccade.ops.where import backends
 
 
 def list_models(pattern: str = "*") -> None:
@@ -73,6 +74,7 @@ def show(name: str, size: int | None = None) -> None:
     after = count.params(model.eval().fuse())
     if after != before:
         console.print(f"fused for deployment: {after:,} parameters")
+    console.print(backends()[0], highlight=False, soft_wrap=True)
 
 
 def paper(family: str, runs: Path = Path("runs")) -> None:
@@ -166,48 +168,6 @@ def view(
     title = f"{Path(model).name}{note}: {what}, last such block of each stage"
     views.picture(photo, views.last_of_each_stage(maps), out, title)
     console.print(f"drawn: {out}")
-
-
-def bench(
-    names: list[str],
-    size: int = 224,
-    batch: int = 1,
-    threads: int = 1,
-    train: bool = False,
-    compiled: bool = False,
-    against: str | None = None,
-    json: Path | None = None,
-    plot: Path | None = None,
-) -> None:
-    """Time and weigh models against each other in one run: forward passes, or training steps.
-
-    Args:
-        names: models of saccade or timm, one after the other
-        size: image side
-        batch: images at once
-        threads: CPU threads
-        train: a training step instead of a forward pass
-        compiled: through torch.compile
-        against: the model that ratios refer to; the first if not given
-        json: append a JSON line per model, stamped with versions
-        plot: draw bars into this PNG
-    """
-    from saccade import bench as benches
-
-    torch.set_num_threads(threads)
-    kind = "training step" if train else "forward"
-    title = f"{kind}, {batch} x {size} x {size}, {threads} thread(s)" + ", compiled" * compiled
-    with console.status("measuring in turns"):
-        rows = benches.compare(benches.models(names, size, batch, train, compiled), against)
-        limits = benches.limits()
-    console.print(benches.table(rows, title))
-    best = ", ".join(f"{value:.0f} {unit}" for unit, value in limits.items())
-    console.print(f"this machine at best, in the same run: {best}")
-    if json is not None:
-        benches.append_json(rows, json, what=title, limits=limits)
-    if plot is not None:
-        benches.draw(rows, plot, title)
-        console.print(f"drawn: {plot}")
 
 
 def tour() -> None:

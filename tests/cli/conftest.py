@@ -1,14 +1,15 @@
 import pytest
 
 from saccade import cli
+from saccade.cli.console import console
 
 
 @pytest.fixture
 def run(capsys, monkeypatch):
-    """A command as typed: its exit code and what it printed."""
-    monkeypatch.setattr(cli.console, "_width", 120)
+    """A command, as typed: its exit code and all that it prints."""
 
     def call(*arguments):
+        monkeypatch.setattr(console, "width", 120)
         try:
             cli.main(list(arguments))
             code = 0

@@ -50,7 +50,6 @@ def test_paper(run):
         (("show", "linglo_b0", "--size", "20"), "at least 32x32 pixels"),
         (("list", "nothing*"), "no model matches 'nothing*'"),
         (("paper", "bert"), "no paper named 'bert'"),
-        (("bench", "linglo_b9"), "did you mean 'linglo_b0'?"),
         (("view", "gone.jpg"), "no picture 'gone.jpg'"),
     ],
 )
@@ -74,18 +73,6 @@ def test_view_draws_a_sheet(run, tmp_path, model):
     assert code == 0, text
     with Image.open(out) as sheet:
         assert sheet.size[0] > 300
-
-
-def test_bench(run, tmp_path):
-    pytest.importorskip("matplotlib")
-    files = "--json", str(tmp_path / "b.jsonl"), "--plot", str(tmp_path / "b.png")
-    code, out = run(
-        "bench", "linglo_nano", "resnet18", "--size", "32", "--against", "resnet18", *files
-    )
-    assert code == 0, out
-    assert "GFLOP/s" in out
-    assert len((tmp_path / "b.jsonl").read_text().splitlines()) == 2
-    assert (tmp_path / "b.png").is_file()
 
 
 def test_tour(run, tmp_path, monkeypatch):

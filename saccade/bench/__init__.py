@@ -1,0 +1,20 @@
+"""Latency, peak memory and speed of operators, layers and models side by side, as ratios.
+
+    compare(operators.peers("sasa", ["unfold", "halo"]))    an operator and its peers
+    compare(models.peers(["linglo_b0", "pvt_v2_b0"]))       whole models
+
+Whatever is compared takes turns in one run, beside the machine's own limits; `report` prints, keeps
+and draws what came of it. Each paper's peers are in the file of its name.
+"""
+
+from saccade.bench import models, operators
+from saccade.bench.clock import interleave, peak_memory
+from saccade.bench.machine import limits, stamp
+from saccade.bench.peer import Peer, Shape
+from saccade.bench.report import append_json, draw, draw_over, notes, table
+from saccade.bench.run import Row, Run, compare
+
+__all__ = [
+    "Peer", "Row", "Run", "Shape", "append_json", "compare", "draw", "draw_over", "interleave",
+    "limits", "models", "notes", "operators", "peak_memory", "stamp", "table",
+]  # fmt: skip

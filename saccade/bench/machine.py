@@ -1,0 +1,72 @@
+"""What this machine could do at best, and what a figure measured on it must be read with."""
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+
+from saccade.bench.clock import Call, interleave
+from saccade.ops import native
+from saccade.version import __version__
+
+SIDE = 1024  # of the square matrices that are multiplied
+FLOATS = 2**24  # that are copied: 64 MB, beyond most caches
+PRODUCT, COPY = "a matrix product", "a copy"
+
+
+class Limits(NamedTuple):
+    """A large matrix product in the dtype at hand, and a copy from memory to memory."""
+
+    gflops: float  # 1e9 floating-point operations a second
+    gbytes: float  # 1e9 bytes a second, read and written
+
+    def __str__(self) -> str:
+        return f"{self.gflops:.0f} GFLOP/s, {self.gbytes:.0f} GB/s"
+
+
+def limit_calls(
+    dtype: torch.dtype = torch.float32, device: str = "cpu", side: int = SIDE
+) -> dict[str, Call]:
+    """What is timed for `limits`, to take its turns beside what is measured."""
+    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    source = torch.randn(FLOATS, device=device)
+    target = torch.empty_like(source)
+    return {PRODUCT: lambda: a @ b, COPY: lambda: target.copy_(source)}
+
+
+def limits_of(seconds: Mapping[str, float], side: int = SIDE) -> Limits:
+    """What the best times of `limit_calls` say."""
+    product, copy = (max(seconds[name], 1e-9) for name in (PRODUCT, COPY))
+    return Limits(2 * side**3 / product / 1e9, 2 * 4 * FLOATS / copy / 1e9)
+
+
+def limits(side: int = SIDE) -> Limits:
+    """In fp32 on CPU, with the threads in use."""
+    times = interleave(limit_calls(side=side), 10, 10)
+    return limits_of({name: time.best for name, time in times.items()}, side)
+
+
+def free_memory() -> float:
+    """Bytes that can be had without swapping, where the system says so."""
+    path = Path("/proc/meminfo")
+    if not path.is_file():
+        return float("inf")
+    lines = dict(line.split(":") for line in path.read_text().splitlines())
+    return int(lines["MemAvailable"].split()[0]) * 1024
+
+
+def stamp() -> dict[str, Any]:
+    """Versions and settings."""
+    return {
+        "saccade": __version__,
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "python": platform.python_version(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+        "kernels": native.where(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }

@@ -1,0 +1,67 @@
+"""Whole models, ours and timm's, and which of timm's stand beside which of ours."""
+
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import timm
+import torch
+
+from saccade.bench.peer import Peer, count
+from saccade.models import zoo
+from saccade.words import nearest
+
+# Of about the same size and cost, or what the paper compares with; the first pattern that fits.
+PEERS = {
+    "linglo_b1*": ("pvt_v2_b1",),
+    "linglo_b2*": ("pvt_v2_b2", "swin_tiny_patch4_window7_224", "convnext_tiny"),
+    "linglo*": ("pvt_v2_b0",),
+    "qna_t*": ("pvt_v2_b1", "swin_tiny_patch4_window7_224", "convnext_tiny"),
+    "qna*": ("pvt_v2_b2", "swin_tiny_patch4_window7_224", "convnext_tiny"),
+    "sasa_resnet50*": ("resnet50", "halonet50ts"),
+    "sasa*": ("resnet26", "halonet26t"),
+}
+
+
+def with_peers(names: Sequence[str]) -> list[str]:
+    """The names, and behind them timm's models to compare them with (where installed)."""
+    found = list(names)
+    for name in names:
+        pattern = next((p for p in PEERS if fnmatch(name, p)), None)
+        found += [peer for peer in PEERS.get(pattern or "", ()) if timm.is_model(peer)]
+    return list(dict.fromkeys(found))
+
+
+def peers(
+    names: Sequence[str],
+    size: int = 224,
+    batch: int = 1,
+    *,
+    train: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: str = "cpu",
+) -> dict[str, Peer]:
+    """Each model with a batch of images; ours in eval mode are fused, as for deployment."""
+    image = torch.randn(batch, 3, size, size, device=device, dtype=dtype)
+    found: dict[str, Peer] = {}
+    for name in names:
+        if not timm.is_model(name):
+            known = [*zoo.VARIANTS, *timm.list_models()]
+            raise ValueError(f"no model named {name!r}; did you mean {nearest(name, known)!r}?")
+        model, own = _build(name, size)
+        model = model.train(train).to(device, dtype)
+        if not train and isinstance(model, zoo.Classifier):
+            model.fuse()
+        try:
+            found[name] = Peer(model, (image,), count(model, (image,), train))
+        except (AssertionError, RuntimeError, ValueError) as error:
+            why = str(error).strip().split("\n")[0] or f"its own size is {own} x {own}"
+            found[name] = Peer(model, (image,), absent=f"takes no {size} x {size} pixels: {why}")
+    return found
+
+
+def _build(name: str, size: int) -> tuple[torch.nn.Module, int]:
+    """The model, made for images of `size` where that is fixed, and the size it is known by."""
+    card = timm.models.get_pretrained_cfg(name)
+    fixed: dict[str, Any] = {"img_size": size} if card and card.fixed_input_size else {}
+    return timm.create_model(name, **fixed), card.input_size[1] if card else size

@@ -1,0 +1,36 @@
+"""The operators by their papers' words, and which of their peers and options are meant."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from saccade.bench import linglo, qna, sasa
+from saccade.bench.peer import Peer, Shape
+from saccade.words import nearest
+
+SHAPE = Shape(4, 56, 56, 64, 8)
+OPERATORS: dict[str, Callable[..., dict[str, Peer]]] = {
+    "sasa": sasa.peers,
+    "qna": qna.peers,
+    "linglo": linglo.peers,
+}
+
+
+def peers(
+    word: str, names: Sequence[str] = (), shape: Shape = SHAPE, **options: Any
+) -> dict[str, Peer]:
+    """An operator and its peers, or only those named; options that are None keep their default."""
+    make = OPERATORS[word]
+    given = {key: value for key, value in options.items() if value is not None}
+    known = inspect.signature(make).parameters
+    for key in given:
+        if key not in known:
+            raise ValueError(f"bench: {word} has no {key}; leave --{key} out")
+    found = make(shape, **given)
+    for name in names:
+        if name not in found:
+            raise ValueError(
+                f"bench: {word} has no peer named {name!r}; did you mean {nearest(name, found)!r}? "
+                f"There are {', '.join(n for n in found if n != word)}"
+            )
+    return {name: peer for name, peer in found.items() if not names or name in (word, *names)}

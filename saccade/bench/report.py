@@ -1,0 +1,141 @@
+"""What a comparison says: a table for the terminal, JSON lines to keep, bars to show."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from saccade.bench.machine import stamp
+from saccade.bench.run import Row, Run
+
+COLOUR, BASE = "#0072B2", "#D55E00"
+COLOURS = [BASE, COLOUR, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
+MARKS = "os^Dvx+*P"
+
+
+def table(run: Run) -> Table:
+    """A row a peer; ratios are to `run.against`."""
+    out = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    out.add_column("", overflow="fold", min_width=9)
+    for column in ("best ms", "median ms", "CPU ms", "x time", "peak MB", "x peak", "GFLOP/s"):
+        out.add_column(column.replace(" ", "\n"), justify="right", no_wrap=True)
+    out.add_column("of\nlimit", justify="right", no_wrap=True)
+    for row in run.rows:
+        times = (digits(1e3 * seconds) for seconds in (row.best, row.median, row.cpu))
+        share, which = row.of_limit
+        out.add_row(
+            row.name, *times, digits(row.slower), digits(row.peak / 2**20), digits(row.heavier),
+            digits(row.gflops), f"{share:.0%} {which[0]}",
+            style="bold" if row.name == run.against else "",
+        )  # fmt: skip
+    return out
+
+
+def notes(run: Run) -> list[str]:
+    """What the table is to be read with, a line each."""
+    clock = "CPU time of one thread" if run.by == "cpu" else "wall time"
+    lines = [f"x: best {clock}, and peak memory, over those of {run.against}; all ran in turns"]
+    if run.limits is not None:
+        compute = f"compute (c, {run.limits.gflops:.0f} GFLOP/s in a matrix product)"
+        memory = f"memory (m, {run.limits.gbytes:.0f} GB/s in a copy)"
+        lines.append(f"limit: the nearer of {compute} and {memory}, in the same run")
+    lines += [f"left out: {name}: {reason}" for name, reason in run.left_out.items()]
+    if run.interrupted:
+        lines.append("interrupted: " + ("figures so far" if run.rows else "nothing measured yet"))
+    return lines
+
+
+def digits(value: float) -> str:
+    """Three digits that count, or all before the point."""
+    places = next((n for n in range(3) if value >= 10 ** (2 - n)), 3)
+    return f"{value:.{places}f}" if value >= 0.01 or not value else f"{value:.2g}"
+
+
+def append_json(run: Run, path: str | Path, **about: Any) -> None:
+    """A line per row, each with the versions and settings it was measured under."""
+    limits = None if run.limits is None else run.limits._asdict()
+    under = {**about, "against": run.against, "by": run.by, "limits": limits, "machine": stamp()}
+    with open(path, "a") as file:
+        for row in run.rows:
+            file.write(json.dumps({**asdict(row), **under}) + "\n")
+
+
+def draw(run: Run, path: str | Path, title: str) -> None:
+    """Time and memory side by side, as PNG: bars, or points on a log scale if far apart."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(
+        1, 2, figsize=(9, 0.4 * len(run.rows) + 1.3), sharey=True, layout="constrained"
+    )
+    times = [(row.cpu if run.by == "cpu" else row.best) * 1e3 for row in run.rows]
+    peaks = [row.peak / 2**20 for row in run.rows]
+    clock = "CPU time" if run.by == "cpu" else "wall time"
+    _bars(axes[0], run.rows, times, [row.slower for row in run.rows], run.against)
+    _bars(axes[1], run.rows, peaks, [row.heavier for row in run.rows], run.against)
+    axes[0].set(title=f"best {clock}, ms")
+    axes[1].set(title="peak memory, MB")
+    axes[0].invert_yaxis()
+    figure.suptitle(f"{title}\n(x: over {run.against})", fontsize=11)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def draw_over(
+    runs: Mapping[int, Run], path: str | Path, title: str, axis: str = "side, pixels"
+) -> None:
+    """Time and memory of each peer over what the runs are keyed by, as PNG on log scales."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    by = next(iter(runs.values())).by
+    rows = [(at, row) for at, run in runs.items() for row in run.rows]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    for i, name in enumerate(dict.fromkeys(row.name for _, row in rows)):
+        own = [(at, row) for at, row in rows if row.name == name]
+        where = [at for at, _ in own]
+        style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)], "label": name}
+        times = [(row.cpu if by == "cpu" else row.best) * 1e3 for _, row in own]
+        left.plot(where, times, **style)
+        right.plot(where, [row.peak / 2**20 for _, row in own], **style)
+    clock = "CPU time" if by == "cpu" else "wall time"
+    for part, what in ((left, f"best {clock}, ms"), (right, "peak memory, MB")):
+        part.set(title=what, xlabel=axis, xscale="log", yscale="log")
+        part.set_xticks([*runs], [str(at) for at in runs])
+        part.minorticks_off()
+        part.grid(alpha=0.3)
+        part.spines[["top", "right"]].set_visible(False)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False)
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
+def _bars(
+    axis: Any, rows: Sequence[Row], values: list[float], ratios: list[float], against: str
+) -> None:
+    colours = [BASE if row.name == against else COLOUR for row in rows]
+    names = [row.name for row in rows]
+    least = min((value for value in values if value > 0), default=1.0)
+    if max(values) > 20 * least:
+        values = [max(value, least) for value in values]
+        axis.set(xscale="log", xlim=(least / 2, 12 * max(values)))
+        axis.scatter(values, names, c=colours, zorder=3)
+        axis.grid(alpha=0.3)
+    else:
+        axis.barh(names, values, color=colours, height=0.6)
+        axis.set(xlim=(0, 1.4 * max(*values, 1e-9)))
+    for name, value, r in zip(names, values, ratios, strict=True):
+        text = f"{digits(value)} ({digits(r)}x)"
+        axis.annotate(
+            text, (value, name), xytext=(7, 0), textcoords="offset points", va="center", fontsize=9
+        )
+    axis.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,143 @@
+"""The command that measures: `saccade bench`."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.progress import BarColumn, Progress
+
+from saccade.cli.console import console
+from saccade.ops.where import backends
+
+
+def bench(
+    names: list[str],
+    size: int | None = None,
+    batch: int | None = None,
+    peers: bool = False,
+    at: str | None = None,
+    layer: bool = False,
+    window: int | None = None,
+    queries: int | None = None,
+    stride: int | None = None,
+    border: str | None = None,
+    train: bool = False,
+    compiled: bool = False,
+    threads: int = 1,
+    dtype: Literal["float32", "bfloat16"] = "float32",
+    device: Literal["cpu", "cuda"] = "cpu",
+    against: str | None = None,
+    rounds: int = 10,
+    seconds: float = 60.0,
+    json: Path | None = None,
+    plot: Path | None = None,
+    where: bool = False,
+) -> None:
+    """Measure an operator beside its peers, or models beside each other, in turns in one run.
+
+    `saccade bench sasa --at 4,56,64,8 --train`, `saccade bench qna convolved conv --layer`,
+    `saccade bench linglo_b0 resnet18`, `saccade bench qna_t --peers`. Ctrl-C shows what is known.
+
+    Args:
+        names: models of saccade or timm; or sasa, qna or linglo, and which of its peers (or all)
+        size: image side for models, 224 if not given
+        batch: images at once for models, 1 if not given
+        peers: add the models of timm that ours are compared with
+        at: batch,side,channels,heads for operators, 4,56,64,8 if not given; or 4,56x40,64,8
+        layer: the operator's layer, with its projections
+        window: window side of sasa and qna
+        queries: learned queries of qna
+        stride: of qna's windows
+        border: zero or mask, for sasa
+        train: forward and backward instead of a forward pass
+        compiled: through torch.compile
+        threads: CPU threads
+        dtype: of inputs and weights
+        device: to run on
+        against: what ratios refer to, the first if not given
+        rounds: turns at most
+        seconds: no new round of turns after so long
+        json: append a JSON line per row, stamped with versions
+        plot: draw into this PNG
+        where: say which backend computes window attention here and why, and nothing else
+    """
+    from saccade import bench as benches
+
+    if where:
+        console.print("\n".join(backends()), highlight=False, soft_wrap=True)
+        return
+    of_models = {"size": size, "batch": batch, "peers": peers or None}
+    of_operators = {
+        "layer": layer or None, "window": window, "queries": queries, "stride": stride,
+        "border": border,
+    }  # fmt: skip
+    how = {"train": train, "dtype": getattr(torch, dtype), "device": device}
+    least = {"threads": threads, "rounds": rounds, "size": size or 1, "batch": batch or 1}
+    _check_bench(names, least, device, json, plot)
+    torch.set_num_threads(threads)
+    if names[0] in benches.operators.OPERATORS:
+        word, *chosen = names
+        _refuse(of_models, "models", f"the operator {word}")
+        shape = benches.Shape.read(at or "4,56,64,8")
+        found = benches.operators.peers(word, chosen, shape, **how, **of_operators)
+        given = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
+        what = ", ".join([word, str(shape), *given]).replace("layer True", "layer")
+    else:
+        _refuse({"at": at, **of_operators}, "sasa, qna and linglo", "models")
+        size, batch = size or 224, batch or 1
+        names = benches.models.with_peers(names) if peers else names
+        found = benches.models.peers(names, size, batch, **how)
+        what = f"{batch} x {size} x {size} pixels"
+    kind = "forward and backward" if train else "forward"
+    title = f"{what}: {kind}, {dtype}, {threads} thread(s)" + ", compiled" * compiled
+    with _progress() as watch:
+        run = benches.compare(
+            found, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
+            watch=watch, dtype=how["dtype"], device=device,
+        )  # fmt: skip
+    console.print(f"[bold]{title}[/]", benches.table(run), sep="\n", highlight=False)
+    console.print(*benches.notes(run), sep="\n", highlight=False, soft_wrap=True)
+    if json is not None:
+        benches.append_json(run, json, what=title)
+    if plot is not None and run.rows:
+        benches.draw(run, plot, title)
+        console.print(f"drawn: {plot}")
+
+
+def _check_bench(
+    names: list[str], least: dict[str, int], device: str, json: Path | None, plot: Path | None
+) -> None:
+    """Say at once what would fail after minutes."""
+    if not names:
+        raise ValueError("bench: name some models, or an operator (sasa, qna, linglo)")
+    for key, value in least.items():
+        if value < 1:
+            raise ValueError(f"bench: --{key} must be at least 1, got {value}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("bench: there is no CUDA device here; leave --device out")
+    for path in (json, plot):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"bench: there is no folder {str(path.parent)!r} to write into")
+    if plot is not None and find_spec("matplotlib") is None:
+        raise ImportError("bench: drawing needs matplotlib; pip install 'saccade[viz]'")
+
+
+@contextmanager
+def _progress() -> Generator[Callable[[str, float], None]]:
+    """A bar that is redrawn between calls only: a thread of its own would be measured too."""
+    bar = Progress(
+        BarColumn(), "{task.description}", console=console, transient=True, auto_refresh=False,
+        disable=not console.is_terminal,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("", total=1)
+        yield lambda name, done: bar.update(task, description=name, completed=done, refresh=True)
+
+
+def _refuse(options: dict[str, Any], owner: str, asked: str) -> None:
+    for key, value in options.items():
+        if value is not None:
+            raise ValueError(f"bench: --{key} is for {owner}, got it with {asked}")

@@ -1,0 +1,27 @@
+import torch
+
+from saccade.bench import machine
+
+
+def test_limits_are_of_this_world():
+    found = machine.limits(256)
+    assert 0.1 < found.gflops < 1e6
+    assert 0.1 < found.gbytes < 1e5
+    assert "GFLOP/s" in str(found)
+
+
+def test_limits_follow_from_times():
+    found = machine.limits_of({machine.PRODUCT: 2.0, machine.COPY: 1.0}, side=1000)
+    assert found.gflops == 1
+    assert found.gbytes == 2 * 4 * 2**24 / 1e9
+
+
+def test_the_stamp_names_versions_and_kernels():
+    stamp = machine.stamp()
+    assert stamp["torch"] == torch.__version__
+    assert stamp["threads"] == torch.get_num_threads()
+    assert "kernels" in stamp["kernels"] or "PyTorch" in stamp["kernels"]
+
+
+def test_free_memory_is_some():
+    assert machine.free_memory() > 2**20
