@@ -1,8 +1,8 @@
 """How much faster is the layer of learned queries with the fused kernel than by convolutions?
 
     python benchmarks/qna_kernel.py              the two shapes with bars of their own
-    python benchmarks/qna_kernel.py --all        every window, query count and stride: never below 1x
-    python benchmarks/qna_kernel.py --compiled   both layers through torch.compile (with --all: slow)
+    python benchmarks/qna_kernel.py --all        every window, query count, stride: never below 1x
+    python benchmarks/qna_kernel.py --compiled   both through torch.compile (with --all: slow)
     python benchmarks/qna_kernel.py --operator   the aggregation alone, without the projections
 
 The other side is the same layer in its depth-wise form (`form="convolved"`, as its authors compute
