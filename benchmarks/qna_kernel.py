@@ -1,73 +1,108 @@
-"""How much faster is the fused aggregation of QnA than its form of depth-wise convolutions?
+"""How much faster is the layer of learned queries with the fused kernel than by convolutions?
 
-    python benchmarks/qna_kernel.py            the two shapes with bars
-    python benchmarks/qna_kernel.py --all      every window, query count and stride: never below 1x
+    python benchmarks/qna_kernel.py              the two shapes with bars of their own
+    python benchmarks/qna_kernel.py --all        every window, query count, stride: never below 1x
+    python benchmarks/qna_kernel.py --compiled   both through torch.compile (with --all: slow)
+    python benchmarks/qna_kernel.py --operator   the aggregation alone, without the projections
 
-One thread, fp32, CPU time, best of interleaved rounds.
+The other side is the same layer in its depth-wise form (`form="convolved"`, as its authors compute
+it). One thread, fp32, CPU time, best of interleaved rounds.
 """
 
-import sys
+import argparse
 
 import torch
 from timing import against, interleaved, training
-from torch.nn import functional as F
 
-from saccade.ops import native
-from saccade.ops.native.qna import aggregate
+from saccade.layers.qna import LearnedQueryAttention
+from saccade.ops import native, qna
 
-
-def depthwise(s, v, rpe, ws, stride, padding):
-    """The authors' form: exponentials, then grouped convolutions of e^s v and e^s."""
-    L, h, d = *s.shape[3:], v.shape[-1]
-    e = (s - s.amax((1, 2), keepdim=True)).exp()
-    numerator = (e[..., None] * v[:, :, :, None]).flatten(3).permute(0, 3, 1, 2)
-    bias = rpe.exp()
-    weight = bias if ws is None else bias * ws
-    weight = weight.flatten(2).permute(2, 0, 1).repeat_interleave(d, 0)[:, None]
-    top = F.conv2d(numerator, weight, None, stride, padding, groups=L * h * d)
-    below = bias.flatten(2).permute(2, 0, 1)[:, None]
-    below = F.conv2d(e.flatten(3).permute(0, 3, 1, 2), below, None, stride, padding, groups=L * h)
-    y = top.unflatten(1, (L, h, d)) / below.unflatten(1, (L, h))[:, :, :, None]
-    return y.sum(1).permute(0, 3, 4, 1, 2)
+BARS = {  # batch, side, dim, heads, window, queries, stride: forward, with backward
+    (8, 56, 64, 8, 3, 2, 1): (2.2, 2.6),
+    (8, 28, 128, 16, 7, 1, 1): (1.4, 2.2),
+}
+GRID = [
+    (4, 28, 64, 8, k, L, stride)
+    for k in (3, 4, 5, 6, 7) for L in (1, 2, 3, 4) for stride in (1, 2)
+]  # fmt: skip
 
 
-def measure(B, side, dim, heads, k, L, stride, rounds):
-    d = dim // heads
-    s, v = torch.randn(B, side, side, L, heads), torch.randn(B, side, side, heads, d)
-    rpe, ws = (torch.randn(k, k, L, heads) * 0.3 for _ in range(2))
-    tensors, padding = (s, v, rpe, ws), k // 2
+def layers(dim, heads, k, L, stride, compiled):
+    """The layer in both forms, with the same parameters; first ours, then the convolutions."""
+    pair = [LearnedQueryAttention(dim, heads, k, stride, L, form=f) for f in ("exact", "convolved")]
+    torch.nn.init.normal_(pair[0].rpe, std=0.3)
+    torch.nn.init.normal_(pair[0].scale, std=0.3)
+    pair[1].load_state_dict(pair[0].state_dict())
+    if compiled:
+        torch._dynamo.reset()
+        return [torch.compile(layer) for layer in pair]
+    return pair
 
-    def ours(*t):
-        return aggregate(*t, stride, padding)
 
-    def theirs(*t):
-        return depthwise(*t, stride, padding)
+def operators(dim, heads, k, L, stride):
+    """The aggregation alone, in both forms, on the scores and values of a layer."""
+    layer = layers(dim, heads, k, L, stride, compiled=False)[0]
 
-    y = ours(*tensors)
-    assert torch.allclose(y, theirs(*tensors), atol=1e-4)
+    def form(aggregate):
+        return lambda s, v, rpe, ws: aggregate(s, v, rpe, ws, stride, layer.padding)
+
+    def tensors(x):
+        with torch.no_grad():
+            parts = layer.scores(x), layer.values(x), layer.rpe, layer.scale
+            return [t.clone() for t in parts]
+
+    return [form(qna.aggregate), form(qna.convolved)], tensors
+
+
+def measure(shape, rounds, compiled=False, operator=False):
+    B, side, dim, heads, k, L, stride = shape
+    x = torch.randn(B, side, side, dim)
+    if operator:
+        (ours, theirs), tensors_of = operators(dim, heads, k, L, stride)
+        pairs = [(ours, tensors_of(x)), (theirs, tensors_of(x))]
+    else:
+        ours, theirs = layers(dim, heads, k, L, stride, compiled)
+        pairs = [(ours, [x, *ours.parameters()]), (theirs, [x, *theirs.parameters()])]
+
+    def call(f, tensors):
+        return f(*tensors) if operator else f(tensors[0])
+
+    def step(f, tensors, g):
+        if operator:
+            return training(f, tensors, g)
+        leaf = x.clone().requires_grad_()
+        wanted = [leaf, *tensors[1:]]
+        return lambda: torch.autograd.grad(f(leaf), wanted, g, allow_unused=True)
+
+    with torch.no_grad():
+        y, want = (call(*pair) for pair in pairs)
+        assert torch.allclose(y, want, atol=1e-4), (y - want).abs().max()
+        f = interleaved(rounds, ours=lambda: call(*pairs[0]), theirs=lambda: call(*pairs[1]))
     g = torch.randn_like(y)
-    f = interleaved(rounds, ours=lambda: ours(*tensors), theirs=lambda: theirs(*tensors))
-    fb = interleaved(rounds, ours=training(ours, tensors, g), theirs=training(theirs, tensors, g))
+    fb = interleaved(rounds, ours=step(*pairs[0], g), theirs=step(*pairs[1], g))
     return f, fb
 
 
 def main():
+    parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parse.add_argument("--all", action="store_true")
+    parse.add_argument("--compiled", action="store_true")
+    parse.add_argument("--operator", action="store_true")
+    parse.add_argument("--rounds", type=int, default=7)
+    a = parse.parse_args()
     torch.set_num_threads(1)
-    print(native.where())
-    bars = {(8, 56, 64, 8, 3, 2, 1): (2.2, 2.6), (8, 28, 128, 16, 7, 1, 1): (1.4, 2.2)}
-    if "--all" in sys.argv:
-        shapes = [(4, 28, 64, 8, k, L, s) for k in (3, 5, 7) for L in (1, 2, 4) for s in (1, 2)]
-        bars |= dict.fromkeys(shapes, (1.0, 1.0))
-    for shape, (bar, bar_both) in bars.items():
-        f, fb = measure(*shape, rounds=5)
+    print(native.where(), "| compiled" if a.compiled else "| eager")
+    lowest = float("inf")
+    for shape, bars in (dict.fromkeys(GRID, (1.0, 1.0)) if a.all else BARS).items():
+        times = measure(shape, a.rounds, a.compiled, a.operator)
         B, side, dim, heads, k, L, stride = shape
-        print(
-            f"({B}, {side}x{side}, {dim}, h{heads}) k{k} L{L} s{stride}: "
-            f"forward {f['ours'] * 1e3:6.2f} ms {against(f['theirs'] / f['ours'], bar)}, "
-            f"with backward {fb['ours'] * 1e3:6.2f} ms "
-            f"{against(fb['theirs'] / fb['ours'], bar_both)}",
-            flush=True,
-        )
+        line = f"({B}, {side}x{side}, {dim}, h{heads}) k{k} L{L} s{stride}:"
+        for name, t, bar in zip(("forward", "with backward"), times, bars, strict=True):
+            ratio = t["theirs"] / t["ours"]
+            lowest = min(lowest, ratio)
+            line += f"  {name} {t['ours'] * 1e3:6.2f} ms {against(ratio, bar)}"
+        print(line, flush=True)
+    print(f"lowest ratio {lowest:.2f}x")
 
 
 if __name__ == "__main__":

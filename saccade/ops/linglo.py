@@ -84,10 +84,11 @@ def folded(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
 
 def collapsed(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     """The same function as one image-conditioned linear map, without K or V."""
-    gated = (w.u2 @ w.u1) * _context(x, w)[:, None]  # B C C: (U1 U2) diag(G), as (out, in)
-    m = gated @ w.wv + w.u2 @ w.wk
-    bias = gated @ w.bv + _constant(w)
-    return torch.baddbmm(bias[:, None].to(m.dtype), x.to(m.dtype), m.mT)
+    both = (w.u2 @ w.u1).mT  # U1 U2, as the equation writes it: (in, out)
+    g = _context(x, w)
+    m = (w.wv.mT * g[:, None]) @ both + (w.u2 @ w.wk).mT  # B C C
+    bias = (g * w.bv) @ both + _constant(w)
+    return torch.baddbmm(bias[:, None].to(m.dtype), x.to(m.dtype), m)
 
 
 def saliency(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N h"]:

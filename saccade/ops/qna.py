@@ -8,8 +8,8 @@ because the queries are the same in every window:
 
 l counts the L queries, and all of it holds per head. Places outside the map take no part.
 
-`aggregate` takes the fastest of these forms of one function (the C++ kernel of `saccade.ops.native`
-first):
+`aggregate` takes the fastest form of one function: the kernels of `saccade.ops.native` on CPU, of
+`saccade.ops.triton` on GPU, where they can be had, or one of these:
 
 `walked`     walks over the offsets and holds one at a time: no windows and no attention maps exist,
              forward or backward, so memory does not grow with k. The softmax is exact, for the
@@ -32,10 +32,11 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native import available
+from saccade.ops import native, triton
 from saccade.ops.native.qna import aggregate as fused
 from saccade.ops.native.qna import supports
 from saccade.ops.precision import no_autocast, wide
+from saccade.ops.second import transformed
 
 FORMS = ("exact", "convolved")
 
@@ -51,21 +52,31 @@ def aggregate(
 ) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:
     """z of every window, sums in at least fp32; with `fold=False` one z per query, not summed.
 
-    By the C++ kernel where it could be built and takes such a call, else by `walked`, which knows
-    second derivatives and torch.func's transforms too; float64 goes there, asking for exactness.
+    By the C++ kernel (on a GPU by Triton's) where there is one that takes such a call, else by
+    `walked`; torch.func's transforms go there, and float64, asking for exactness.
     """
-    inputs = s, v, rpe, ws, stride, padding, fold
+    form = _best(s, v, rpe, ws, fold)
+    if form == "triton":
+        from saccade.ops.triton.qna import aggregate as on_gpu
+
+        return on_gpu(s, v, rpe, ws, stride, padding, fold)
+    forms = {"unrolled": unrolled, "walked": walked, "native": fused}
+    return forms[form](s, v, rpe, ws, stride, padding, fold)
+
+
+def _best(s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor | None, fold: bool) -> str:
+    """The fastest form that this call, this machine and this compiler can take."""
     if torch.compiler.is_exporting():
-        return unrolled(*inputs)
-    plain = s.dtype == v.dtype != torch.float64 and (fold or ws is None)
-    if plain and not _transformed() and supports(v, rpe.shape[0]) and available():
-        return fused(*inputs)
-    return walked(*inputs)
+        return "unrolled"
+    if transformed() or v.dtype == torch.float64 or (ws is not None and not fold):
+        return "walked"
+    if v.is_cuda and triton.available():
+        from saccade.ops.triton.qna import supports as on_gpu
 
-
-def _transformed() -> bool:
-    """Within torch.func (vmap, jacrev, ...), which a compiled graph has already resolved."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+        return "triton" if on_gpu(v) else "walked"
+    if s.dtype == v.dtype and supports(v, rpe.shape[0]) and native.available():
+        return "native"
+    return "walked"
 
 
 def walked(

@@ -8,11 +8,12 @@ There is no 1/sqrt(d) in the equation. Where the window leaves the map, border="
 pixels in the softmax with key and value zero (logit q . r, as zero padding does) and
 border="mask" leaves them out.
 
-Four forms compute it. `unfolded` reads like the equation and copies all windows: k^2 times the
+Five forms compute it. `unfolded` reads like the equation and copies all windows: k^2 times the
 memory of its input. `tiled` (saccade.ops.sasa_tiles) goes through small matrix products, part by
 part: fast, lean, and one operator to a compiler. `shifted` slides the map under itself and consists
 of few plain operators that hold for every size, which is what an exported graph needs. `native`
-(saccade.ops.native) is the C++ kernel, far the fastest on CPU, where it could be built.
+(saccade.ops.native) is the C++ kernel, far the fastest on CPU, where it could be built; `triton`
+(saccade.ops.triton) is the kernel for GPUs.
 """
 
 import functools
@@ -23,14 +24,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from saccade.ops.native import available
+from saccade.ops import native, triton
 from saccade.ops.native.sasa import local_attention as fused
 from saccade.ops.native.sasa import supports
 from saccade.ops.precision import no_autocast, wide
 from saccade.ops.sasa_tiles import tiled
+from saccade.ops.second import transformed
 
 BORDERS = ("zero", "mask")
-FORMS = ("auto", "unfolded", "tiled", "shifted", "native")
+FORMS = ("auto", "unfolded", "tiled", "shifted", "native", "triton")
 
 
 def local_attention(
@@ -52,6 +54,10 @@ def local_attention(
     _check(q, row, col, heads, window, border, form)
     if form == "auto":
         form = _best(q, k, v, row, heads, window)
+    if form == "triton":
+        from saccade.ops.triton.sasa import local_attention as on_gpu
+
+        return on_gpu(q, k, v, row, col, heads, window, border)
     forms = {"unfolded": unfolded, "tiled": tiled, "shifted": shifted, "native": fused}
     return forms[form](q, k, v, row, col, heads, window, border)
 
@@ -59,12 +65,20 @@ def local_attention(
 def _best(
     q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None, heads: int, window: int
 ) -> str:
-    """The fastest form that this call, this machine and this compiler can take."""
-    if torch.compiler.is_exporting():
+    """The fastest form that this call, this machine and this compiler can take.
+
+    Exporters and torch.func's transforms look into what they are given: plain operators for them.
+    """
+    if torch.compiler.is_exporting() or transformed():
         return "shifted"
+    if k is None and row is None:
+        return "tiled"
+    if q.is_cuda and triton.available():
+        from saccade.ops.triton.sasa import supports as on_gpu
+
+        return "triton" if on_gpu(q, heads, window) else "tiled"
     alike = all(t is None or t.dtype == q.dtype for t in (k, v))
-    something = k is not None or row is not None
-    if alike and something and supports(q, heads, window) and available():
+    if alike and supports(q, heads, window) and native.available():
         return "native"
     return "tiled"
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.bench import peak_memory
-from saccade.ops import qna
+from saccade.ops import native, qna, triton
 
 FORMS = {
     "aggregate": qna.aggregate,
@@ -305,3 +306,26 @@ def test_weights_are_a_softmax_inside_the_map():
     torch.testing.assert_close(p.sum((-2, -1)), torch.ones(1, 4, 5, 2, 2, dtype=p.dtype))
     assert (p[0, 0, 0, :, :, :2] == 0).all()  # above the map
     assert (p[0, 0, 0, :, :, 2:, 2:] > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "form"),
+    [
+        ({}, "triton"), ({"d": 256}, "walked"), ({"dtype": torch.bfloat16}, "triton"),
+        ({"triton": False}, "walked"), ({"dtype": torch.float64}, "walked"),
+        ({"fold": False}, "walked"), ({"device": "cpu"}, "native"),
+        ({"device": "cpu", "native": False}, "walked"), ({"device": "meta"}, "walked"),
+        ({"device": "cpu", "dtype": torch.float16}, "walked"),
+    ],
+)  # fmt: skip
+def test_each_device_has_its_form(monkeypatch, change, form):
+    """Fake tensors: the choice looks at device, dtype and shape alone, and needs no GPU."""
+    pytest.importorskip("triton")
+    call = {"device": "cuda", "dtype": torch.float32, "d": 8, "fold": True}
+    call |= {"triton": True, "native": True} | change
+    monkeypatch.setattr(triton, "available", lambda: call["triton"])
+    monkeypatch.setattr(native, "available", lambda: call["native"])
+    with FakeTensorMode(), torch.device(call["device"]):
+        s, v = (torch.empty(1, 9, 9, 2, n, dtype=call["dtype"]) for n in (2, call["d"]))
+        rpe = torch.empty(3, 3, 2, 2)
+    assert qna._best(s, v, rpe, rpe, call["fold"]) == form

@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
-from saccade.ops import sasa, sasa_tiles
+from saccade.ops import native, sasa, sasa_tiles, triton
 
 FORMS = ("unfolded", "tiled", "shifted")
 every_form = pytest.mark.parametrize("form", FORMS)
@@ -301,3 +302,28 @@ def test_bad_input_is_refused_in_a_sentence(change, says):
     arguments = dict(zip(names, case(), strict=True))
     with pytest.raises(ValueError, match=says):
         sasa.local_attention(**{**arguments, **change})
+
+
+@pytest.mark.parametrize(
+    ("change", "form"),
+    [
+        ({}, "triton"), ({"heads": 1, "C": 256}, "tiled"), ({"window": 17}, "tiled"),
+        ({"content": False}, "triton"), ({"dtype": torch.bfloat16}, "triton"),
+        ({"triton": False}, "tiled"), ({"device": "cpu"}, "native"),
+        ({"device": "cpu", "native": False}, "tiled"), ({"device": "meta"}, "tiled"),
+        ({"device": "cpu", "dtype": torch.float16}, "tiled"),
+        ({"content": False, "position": False}, "tiled"),
+    ],
+)  # fmt: skip
+def test_each_device_has_its_form(monkeypatch, change, form):
+    """Fake tensors: the choice looks at device, dtype and shape alone, and needs no GPU."""
+    pytest.importorskip("triton")
+    call = {"device": "cuda", "dtype": torch.float32, "C": 16, "heads": 2, "window": 7}
+    call |= {"content": True, "position": True, "triton": True, "native": True} | change
+    monkeypatch.setattr(triton, "available", lambda: call["triton"])
+    monkeypatch.setattr(native, "available", lambda: call["native"])
+    with FakeTensorMode():
+        q = torch.empty(1, call["C"], 9, 9, device=call["device"], dtype=call["dtype"])
+        row = torch.empty(1, call["window"], 4, device=call["device"])
+    k, row = q if call["content"] else None, row if call["position"] else None
+    assert sasa._best(q, k, q, row, call["heads"], call["window"]) == form

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.native.call import TYPES, Map, Qna, pointer, run, table
+from saccade.ops.second import second
 
 WIDEST = 15  # window
 
@@ -97,8 +98,8 @@ def _like(s, v, rpe, ws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _keep(ctx, inputs, output):
-    s, v, rpe, ws, ctx.stride, ctx.padding, ctx.fold = inputs
-    ctx.save_for_backward(s, v, rpe, ws)
+    *tensors, ctx.stride, ctx.padding, ctx.fold = inputs
+    ctx.save_for_backward(*tensors)
 
 
 def _differentiate(ctx, grad):
@@ -109,7 +110,18 @@ def _differentiate(ctx, grad):
     return ds, dv, drpe, None if ws is None else dws, None, None, None
 
 
+def _differentiate_again(ctx, *weights):
+    from saccade.ops.qna import unrolled
+
+    def plain(*tensors):
+        return unrolled(*tensors, ctx.stride, ctx.padding, ctx.fold)
+
+    grad, *tensors = ctx.saved_tensors
+    return *second(plain, grad, tensors, weights), None, None, None
+
+
 _forward.register_autograd(_differentiate, setup_context=_keep)
+_backward.register_autograd(_differentiate_again, setup_context=_keep)
 _forward.register_autocast("cpu", torch.bfloat16)
 
 

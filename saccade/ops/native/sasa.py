@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.native.call import TYPES, Map, Sasa, pointer, run, table
+from saccade.ops.second import second
 
 BORDERS = ("zero", "mask")
 WIDEST = 128  # head width
@@ -119,7 +120,18 @@ def _differentiate(ctx, grad):
     return *kept, None, None, None
 
 
+def _differentiate_again(ctx, *weights):
+    from saccade.ops.sasa import shifted
+
+    def plain(*tensors):
+        return shifted(*tensors, ctx.heads, ctx.window, ctx.border)
+
+    grad, *tensors = ctx.saved_tensors
+    return *second(plain, grad, tensors, weights), None, None, None
+
+
 _forward.register_autograd(_differentiate, setup_context=_keep)
+_backward.register_autograd(_differentiate_again, setup_context=_keep)
 _forward.register_autocast("cpu", torch.bfloat16)
 
 

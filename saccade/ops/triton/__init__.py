@@ -1,9 +1,7 @@
 """GPU kernels in Triton for the window operators: the functions of the plain forms, fused.
 
-    from saccade.ops import triton
-    if triton.available():
-        from saccade.ops.triton.sasa import local_attention
-        from saccade.ops.triton.qna import aggregate
+`saccade.ops.sasa.local_attention` and `saccade.ops.qna.aggregate` come here for tensors on a GPU if
+`available()`; `form="triton"` of the former insists.
 
 Importing this package does not import Triton. `SACCADE_TRITON=0` keeps to the other paths.
 
@@ -18,12 +16,10 @@ from importlib.util import find_spec
 
 import torch
 
-OLDEST = (
-    8,
-    0,
-)  # Ampere: the first with bf16 arithmetic, and what the kernels are compiled for here
+OLDEST = (8, 0)  # Ampere: the first with bf16 arithmetic; the kernels are compiled for it here
 
 
+@torch.compiler.assume_constant_result
 def available() -> bool:
     """Whether the kernels can be launched here: Triton, and a GPU it compiles for."""
     return not _obstacle()

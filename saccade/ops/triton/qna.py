@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.precision import wide
+from saccade.ops.second import second
 from saccade.ops.triton import qna_kernels as kernels
 from saccade.ops.triton.tune import block, power_of_two
 
@@ -136,7 +137,23 @@ def _differentiate(ctx, g, *_):
     return ds, dv, drpe, None if ws is None else dws, None, None, None
 
 
+def _keep_all(ctx, inputs, output):
+    *tensors, _, _, ctx.stride, ctx.padding, ctx.fold = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_again(ctx, *weights):
+    from saccade.ops.qna import unrolled
+
+    def plain(*tensors):
+        return unrolled(*tensors, ctx.stride, ctx.padding, ctx.fold)
+
+    g, *tensors = ctx.saved_tensors
+    return *second(plain, g, tensors, weights), None, None, None, None, None
+
+
 _forward.register_autograd(_differentiate, setup_context=_keep)
+_backward.register_autograd(_differentiate_again, setup_context=_keep_all)
 
 
 def _count(size: int, window: int, stride: int, padding: int) -> int:

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops.precision import wide
+from saccade.ops.second import second
 from saccade.ops.triton import sasa_kernels as kernels
 from saccade.ops.triton.tune import block, power_of_two
 
@@ -152,7 +153,23 @@ def _differentiate(ctx, g, _):
     return *kept, None, None, None
 
 
+def _keep_all(ctx, inputs, output):
+    *tensors, _, _, ctx.heads, ctx.window, ctx.border = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_again(ctx, *weights):
+    from saccade.ops.sasa import shifted
+
+    def plain(*tensors):
+        return shifted(*tensors, ctx.heads, ctx.window, ctx.border)
+
+    g, *tensors = ctx.saved_tensors
+    return *second(plain, g, tensors, weights), None, None, None, None, None
+
+
 _forward.register_autograd(_differentiate, setup_context=_keep)
+_backward.register_autograd(_differentiate_again, setup_context=_keep_all)
 
 
 def _layout(q: Tensor) -> torch.memory_format:

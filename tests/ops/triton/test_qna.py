@@ -1,5 +1,7 @@
 """Learned-query aggregation in Triton's interpreter: the equation, gradients, contracts."""
 
+from unittest import mock
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -174,3 +176,20 @@ def check_refusals():
 
 def test_refuses_what_it_would_misread(interpreter):
     interpreter(check_refusals)
+
+
+def check_public():
+    """The public function, told that it is on a GPU: fp32, and with gradients."""
+    from saccade.ops import qna
+
+    tensors = example(heads=1, L=2, H=3, W=3)
+    g = torch.randn(1, 3, 3, 1, 4)
+    with mock.patch.object(qna, "_best", return_value="triton"):
+        got = gradients(lambda *t: qna.aggregate(*t, 1, 1), tensors, g)
+    want = gradients(lambda *t: qna.unrolled(*t, 1, 1), tensors, g)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_is_reached_through_the_public_function(interpreter):
+    interpreter(check_public)

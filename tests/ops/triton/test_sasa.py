@@ -193,3 +193,27 @@ def check_refusals():
 
 def test_refuses_what_it_would_misread(interpreter):
     interpreter(check_refusals)
+
+
+def check_public():
+    """The public function insisting on Triton, against its reference; and second derivatives."""
+    from saccade.ops.sasa import local_attention
+
+    tensors, g = example(dtype=torch.float64, H=2, W=3)
+
+    def run(form):
+        return lambda *t: local_attention(*t, 2, 3, "mask", form)
+
+    compare(run("triton"), run("unfolded"), tensors, g)
+    leaves = [t.requires_grad_() for t in tensors]
+
+    def twice(form):
+        once = torch.autograd.grad(run(form)(*leaves), leaves, g, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in once), leaves)
+
+    for a, b in zip(twice("triton"), twice("unfolded"), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
+
+
+def test_is_reached_through_the_public_function(interpreter):
+    interpreter(check_public)

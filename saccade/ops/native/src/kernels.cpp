@@ -69,18 +69,39 @@ Work qna_work(const Qna& c, bool backward) {
   });
 }
 
+#if defined(SACCADE_DOUBLE) && defined(__x86_64__)
+constexpr bool SPARE = true;  // the generic set where it is a last resort: not worth its build
+#else
+constexpr bool SPARE = false;
+#endif
+
+// f(Int<window>, Int<stride>) for what occurs most, f(Int<0>, Int<0>) for the rest.
+template <class S, class F>
+INLINE void usual(const Qna& c, F&& f) {
+  if constexpr (!SPARE && std::is_same<S, float>::value) {
+    if (c.stride == 1 && c.window == 3) return f(Int<3>{}, Int<1>{});
+    if (c.stride == 1 && c.window == 7) return f(Int<7>{}, Int<1>{});
+  }
+  f(Int<0>{}, Int<0>{});
+}
+
 void qna_forward_task(const Qna& c, int task, void* scratch) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
-    qna_forward<decltype(e), S>(c, qna_plan<S>(c, false), task, static_cast<S*>(scratch));
+    usual<S>(c, [&](auto k, auto stride) {
+      qna_forward<decltype(e), S, decltype(k)::value, decltype(stride)::value>(
+          c, qna_plan<S>(c, false), task, static_cast<S*>(scratch));
+    });
   });
 }
 
 void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
-    qna_backward<decltype(e), S>(c, qna_plan<S>(c, true), task, static_cast<S*>(scratch),
-                                 static_cast<S*>(partial));
+    usual<S>(c, [&](auto k, auto stride) {
+      qna_backward<decltype(e), S, decltype(k)::value, decltype(stride)::value>(
+          c, qna_plan<S>(c, true), task, static_cast<S*>(scratch), static_cast<S*>(partial));
+    });
   });
 }
 

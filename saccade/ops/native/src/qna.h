@@ -47,10 +47,10 @@ QnaPlan qna_plan(const Qna& c, bool backward) {
   return plan;
 }
 
-template <class E, class S>
+template <class E, class S, int K, int STRIDE>
 void qna_forward(const Qna& c, const QnaPlan& plan, int task, S* scratch) {
   const QnaPart part(c, plan, task);
-  QnaTile<S> tile(c, part.heads, part.x1 - part.x0, plan.pitch);
+  QnaTile<S, K, STRIDE> tile(c, part.heads, part.x1 - part.x0, plan.pitch);
   tile.carve(scratch, false);
   tile.q0 = part.x0, tile.q1 = part.x1;
   tile.template prepare<E>(part, part.y0, part.y1);
@@ -72,13 +72,13 @@ void qna_forward(const Qna& c, const QnaPlan& plan, int task, S* scratch) {
 
 // `partial` receives this task's share of dbias and dweight: 2 x queries * heads x window^2, of
 // which it fills the channels of its heads.
-template <class E, class S>
+template <class E, class S, int K, int STRIDE>
 void qna_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* partial) {
   constexpr int N = LANES<S>;
   const QnaPart part(c, plan, task);
   const int reach = (c.window - 1) / c.stride, pitch = plan.pitch, channels = part.heads * c.d;
   const int q0 = max(0, part.x0 - (plan.strips > 1 ? reach : 0));
-  QnaTile<S> tile(c, part.heads, part.x1 - q0, pitch);
+  QnaTile<S, K, STRIDE> tile(c, part.heads, part.x1 - q0, pitch);
   tile.carve(scratch, true);
   tile.q0 = q0, tile.q1 = part.x1;
   const int first = max(0, part.y0 - reach) / R * R;

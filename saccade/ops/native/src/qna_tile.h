@@ -41,16 +41,42 @@ struct QnaPart {
   }
 };
 
-template <class S>
-struct QnaTile {
+// The window's side and the stride, where they are usual as constants: loops over 3 columns cost more
+// to steer than to run. 0 stands for "known at run time only".
+template <int k>
+struct Side {
+  static constexpr int K = k, KK = k * k;
+  explicit Side(int) {}
+};
+template <>
+struct Side<0> {
+  const int K, KK;
+  explicit Side(int k) : K(k), KK(k * k) {}
+};
+template <int s>
+struct Step {
+  static constexpr int stride = s;
+  explicit Step(int) {}
+};
+template <>
+struct Step<0> {
+  const int stride;
+  explicit Step(int s) : stride(s) {}
+};
+
+template <class S, int K_ = 0, int STRIDE_ = 0>
+struct QnaTile : Side<K_>, Step<STRIDE_> {
   static constexpr int N = LANES<S>;
+  using Side<K_>::K;
+  using Side<K_>::KK;
+  using Step<STRIDE_>::stride;
   const Qna& call;
-  int d, L, H, W, K, KK, stride, padding, reach, groups;  // reach: outputs before that see an input
-  int heads, q0, q1, pitch, ring;
+  int d, L, H, W, padding, reach, groups;  // reach: outputs before that see an input
+  int heads, q0, q1, pitch;
   ptrdiff_t plane;         // one channel of one row: `stride` planes of `pitch`
   ptrdiff_t row_v, row_s;  // one row of all channels of the group: values, scores
   bool weighted;
-  int place[16];  // where in its plane column b of a window lies: b / stride
+  int where[16];  // in its plane column b of a window lies: b / stride
 
   S *values, *scores, *powers;  // rings; powers are e^score / 2^m
   S *bias, *power_bias, *weighted_bias, *weight, *highest;  // by channel of s: K K each; m
@@ -63,20 +89,21 @@ struct QnaTile {
   S *dbias_lanes, *dweight_lanes;  // by channel of s: K K N
 
   QnaTile(const Qna& c, int heads_, int wide, int pitch_)
-      : call(c), d(c.d), L(c.queries), H(c.H), W(c.W), K(c.window), KK(c.window * c.window),
-        stride(c.stride), padding(c.padding), reach((c.window - 1) / c.stride),
-        groups(c.fold ? 1 : c.queries), heads(heads_), q0(0), q1(wide), pitch(pitch_),
-        ring(c.stride * (R - 1) + max(c.window, c.stride)), plane(ptrdiff_t(c.stride) * pitch_),
+      : Side<K_>(c.window), Step<STRIDE_>(c.stride), call(c), d(c.d), L(c.queries), H(c.H), W(c.W),
+        padding(c.padding), reach((c.window - 1) / c.stride), groups(c.fold ? 1 : c.queries),
+        heads(heads_), q0(0), q1(wide), pitch(pitch_), plane(ptrdiff_t(c.stride) * pitch_),
         row_v(plane * heads_ * c.d), row_s(plane * heads_ * c.queries), weighted(c.weight) {
-    for (int b = 0; b < K; b++) place[b] = b / stride;
+    for (int b = 0; b < K; b++) where[b] = b / stride;
   }
+  int ring() const { return stride * (R - 1) + max(K, stride); }  // rows
+  int place(int b) const { return STRIDE_ == 1 ? b : where[b]; }
 
   size_t carve(S* base, bool backward) {
     Carver<S> from{base, 0, 0};
     const size_t tile = size_t(R) * KK * N, channels = size_t(L) * heads;
-    values = from.take(ring * row_v);
-    scores = from.take(ring * row_s);
-    powers = from.take(ring * row_s);
+    values = from.take(ring() * row_v);
+    scores = from.take(ring() * row_s);
+    powers = from.take(ring() * row_s);
     bias = from.take(channels * KK);
     power_bias = from.take(channels * KK);
     weighted_bias = from.take(channels * KK);
@@ -93,14 +120,14 @@ struct QnaTile {
     dw = from.take(tile);
     shifted_w = from.take(size_t(R) * KK * pitch);
     shifted_ds = from.take(size_t(L) * R * KK * pitch);
-    dvalues = from.take(ring * row_v);
-    dscores = from.take(ring * row_s);
+    dvalues = from.take(ring() * row_v);
+    dscores = from.take(ring() * row_s);
     dbias_lanes = from.take(channels * KK * N);
     dweight_lanes = from.take(channels * KK * N);
     return from.used;
   }
 
-  S* in_ring(S* rows, ptrdiff_t row, int y) const { return rows + (y % ring) * row; }
+  S* in_ring(S* rows, ptrdiff_t row, int y) const { return rows + (y % ring()) * row; }
   int top(int y) const { return stride * y - padding; }  // first input row of output row y
   // The first column of plane f, and its places [from, to) inside [c0, c1).
   int column(int f) const { return stride * q0 - padding + f; }
@@ -147,9 +174,9 @@ struct QnaTile {
           }
       }
     for (int c = 0; c < L * heads; c++) highest[c] = std::ceil(highest[c] * S(LOG2E));
-    zero(values, ring * row_v);
-    zero(scores, ring * row_s);
-    zero(powers, ring * row_s);
+    zero(values, ring() * row_v);
+    zero(scores, ring() * row_s);
+    zero(powers, ring() * row_s);
   }
 
   // Row y of the inputs enters the rings.
@@ -223,7 +250,7 @@ struct QnaTile {
           for (; j + 1 < K; j += 2) column(j, j, Int<0>{}), column(j + 1, j + 1, Int<1>{});
           if (j < K) column(j, j, Int<0>{});
         } else {
-          for (int j = 0; j < K; j++) column(j, j % stride * pitch + place[j], Int<0>{});
+          for (int j = 0; j < K; j++) column(j, j % stride * pitch + place(j), Int<0>{});
         }
       });
     });
@@ -233,6 +260,7 @@ struct QnaTile {
       const V<S> total = sum[i][0] + sum[i][1];
       store(normal + i * N, S(1) / total);
       const I<S> fine = (I<S>)(total >= splat(least));
+      if (!wild && all_set<S>(fine)) continue;
       for (int n = 0; n < N && x0 + n < q1 - q0; n++)
         if (wild || !fine[n]) {
           exact(c, y + i, x0 + n, to + size_t(i) * KK * N + n);
@@ -354,7 +382,7 @@ struct QnaTile {
         mean[i] += wi * load(ts + i * rows_apart + j * N);
         if (!first) wi += load(ws + i * rows_apart + j * N);
         if (last)
-          store(to_w + i * shifted_apart + place[b], keep<S>(alive, wi));
+          store(to_w + i * shifted_apart + place(b), keep<S>(alive, wi));
         else
           store(ws + i * rows_apart + j * N, wi);
       }
@@ -366,7 +394,7 @@ struct QnaTile {
         const V<S> pj = load(ps + i * rows_apart + j * N) * normal[i];
         const V<S> tj = load(ts + i * rows_apart + j * N);
         const V<S> ds = keep<S>(alive, pj * (tj * mj - mean[i]));
-        store(to_ds + i * shifted_apart + place[b], ds);
+        store(to_ds + i * shifted_apart + place(b), ds);
         bias_sum += ds;
         weight_sum += pj * tj;
       }
@@ -409,18 +437,23 @@ struct QnaTile {
         }
       });
       const int l0 = call.fold ? 0 : g, l1 = call.fold ? L : g + 1;
-      for (int l = l0; l < l1; l++)
-        for (int k = 0; k < n; k++) {
-          V<S> sum{};
-          for (int i = 0; i < rows; i++) {
-            int a0, lo, hi;
-            if (!seen(i, a0, lo, hi) || k < lo || k > hi) continue;
-            const S* ds = shifted_ds + (ptrdiff_t(l * R + i) * KK + (a0 + k) * K + f) * pitch + x;
-            for (int b = 0; b < offsets; b++) sum += load(ds + ptrdiff_t(b) * stride * pitch);
-          }
-          S* at = in_ring(dscores, row_s, r + k) + (l * heads + head) * plane + f * pitch + x;
-          store(at, load(at) + sum);
+      for (int l = l0; l < l1; l++) {
+        V<S> sum[R] = {};
+        for (int i = 0; i < rows; i++) {
+          int a0, lo, hi;
+          if (!seen(i, a0, lo, hi)) continue;
+          const S* ds = shifted_ds + (ptrdiff_t(l * R + i) * KK + a0 * K + f) * pitch + x;
+          span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
+            for (int b = 0; b < offsets; b++)
+              for (int k = decltype(Lo)::value; k <= decltype(Hi)::value; k++)
+                sum[k] += load(ds + (ptrdiff_t(b) * stride + k * K) * pitch);
+          });
         }
+        for (int k = 0; k < n; k++) {
+          S* at = in_ring(dscores, row_s, r + k) + (l * heads + head) * plane + f * pitch + x;
+          store(at, load(at) + sum[k]);
+        }
+      }
     }
   }
 };

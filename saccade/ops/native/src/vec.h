@@ -88,6 +88,17 @@ INLINE I<S> lanes(int from, int to) {
   for (int l = 0; l < LANES<S>; l++) m[l] = l >= from && l < to ? -1 : 0;
   return m;
 }
+// Whether every lane of a mask is set.
+template <class S>
+INLINE bool all_set(I<S> mask) {
+#ifdef __AVX2__
+  return _mm256_movemask_epi8((__m256i)mask) == -1;
+#else
+  for (int l = 0; l < LANES<S>; l++)
+    if (!mask[l]) return false;
+  return true;
+#endif
+}
 // v where the mask is set, +0 elsewhere, whatever v holds there (0 * NaN would be NaN).
 template <class S>
 INLINE V<S> keep(I<S> mask, V<S> v) {
