@@ -2,7 +2,7 @@ import pytest
 from PIL import Image
 
 from saccade import cli
-from tests.engine.folders import answer, written
+from tests.engine.folders import EPOCHS, answer, written
 
 
 def test_paper_shows_what_runs_reached(run, tmp_path):
@@ -20,13 +20,13 @@ def test_report_of_one_run(run, tmp_path):
     written(tmp_path / "[red]", best=97.3)
     code, out = run("report", str(tmp_path / "[red]"))
     assert code == 0, out
-    assert "97.30% top-1 at epoch 6" in out
+    assert f"97.30% top-1 at epoch {EPOCHS}" in out
     assert f"written: {tmp_path}/[red]/report.html" in out
     code, out = run("report", str(tmp_path / "[red]"), "--json")
     assert code == 0, out
     plain = answer(out)
     assert plain["best"]["val"]["top1"] == pytest.approx(97.3)
-    assert len(plain["evaluations"]) == 6
+    assert len(plain["evaluations"]) == EPOCHS
 
 
 def test_report_of_several_runs(run, tmp_path):

@@ -8,6 +8,8 @@ from saccade.engine.run import Run, write_json
 from saccade.recipes import book
 from saccade.recipes.recipe import override
 
+EPOCHS = book.find("quick").schedule.epochs
+
 
 def written(
     folder, recipe="quick", *, sets=(), name=None, epochs=None, best=90.0, classes=3, data="mnist",

@@ -5,7 +5,7 @@ import pytest
 
 from saccade.engine import compare
 from saccade.engine.summary import Summary
-from tests.engine.folders import written
+from tests.engine.folders import EPOCHS, written
 
 NAN = float("nan")
 
@@ -30,7 +30,7 @@ def test_seeds_are_one_row(tmp_path):
     assert row["seeds"] == ["0 1 2"]
     curve = group.curve()
     assert curve.label == "linglo_nano (mean of 3 ± sd)"
-    assert curve.epochs == [1, 2, 3, 4, 5, 6]
+    assert curve.epochs == list(range(1, EPOCHS + 1))
     assert curve.mean[-1] == pytest.approx(group.best[0])
     assert curve.spread[-1] == pytest.approx(group.best[1])
 
@@ -62,7 +62,7 @@ def test_an_unfinished_run_stands_by_itself(tmp_path):
         written(tmp_path / "c", seed=2, epochs=3),
     )  # fmt: skip
     assert [len(group.runs) for group in groups] == [2, 1]
-    assert cells(compare.table(groups))["epochs"] == ["6", "3 of 6"]
+    assert cells(compare.table(groups))["epochs"] == [f"{EPOCHS}", f"3 of {EPOCHS}"]
     assert "a run that is not finished stands by itself" in compare.beneath(groups)
     assert groups[1].label == "linglo_nano, c, not finished"
 

@@ -6,7 +6,7 @@ from PIL import Image
 
 from saccade.engine.run import write_json
 from saccade.engine.summary import Summary
-from tests.engine.folders import written
+from tests.engine.folders import EPOCHS, written
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -48,7 +48,7 @@ def test_curves_say_what_they_show(tmp_path, texts):
     opened(draw.curves(Summary.of(run)))
     for word in (
         "training", "validation", "cross entropy", "teacher", "top-1", "top-5", "learning rate",
-        "epoch", "best top-1: 97.30%, epoch 6", r"costs \$5 or \$6: 90.1",
+        "epoch", f"best top-1: 97.30%, epoch {EPOCHS}", r"costs \$5 or \$6: 90.1",
     ):  # fmt: skip
         assert word in texts
 

@@ -3,7 +3,7 @@ import pytest
 from saccade.engine.log import Log, Several
 from saccade.engine.progress import Silent
 from saccade.engine.run import Run
-from tests.engine.folders import written
+from tests.engine.folders import EPOCHS, written
 
 
 def points(folder, tag):
@@ -63,7 +63,7 @@ def test_long_epochs_are_thinned_as_steps_are(tmp_path):
     pytest.importorskip("tensorboard")
     run = written(tmp_path, epochs=0)
     with Log() as log:
-        log.began(run, 0, 6 * 250)
+        log.began(run, 0, EPOCHS * 250)
         for step in range(1, 11):
             log.stepped(step, {"a": 1.0, "b": 2.0}, 0.1, 64)
     assert points(tmp_path, "train/loss") == [(step, 3.0) for step in (1, 3, 5, 7, 9)]

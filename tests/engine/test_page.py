@@ -5,7 +5,7 @@ import pytest
 from saccade.engine.page import page
 from saccade.engine.run import write_json
 from saccade.engine.summary import Summary
-from tests.engine.folders import written
+from tests.engine.folders import EPOCHS, written
 
 EVIL = "<script>alert('x')</script>"
 VOID = {"meta", "img", "br"}
@@ -51,7 +51,7 @@ def test_it_tells_the_run(tmp_path):
     made = read(run, {"curves": b"one", "confusion": b"two"}, ["a note"])
     for part in (
         "quick: linglo_nano on mnist",
-        "97.30% top-1 of 1000 validation images, at epoch 6",
+        f"97.30% top-1 of 1000 validation images, at epoch {EPOCHS}",
         "7.20 points above the baseline: a linear model reaches 90.10%.",
         "a note",
         "saccade predict PICTURE --model",
