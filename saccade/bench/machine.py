@@ -14,11 +14,12 @@ from saccade.version import __version__
 
 SIDE = 1024  # of the square matrices that are multiplied
 FLOATS = 2**24  # that are copied: 64 MB, beyond most caches
-PRODUCT, COPY = "a matrix product", "a copy"
+HALF_SIDE = 256  # in half precision: without instructions for it, that takes long
+PRODUCT, HALF, COPY = "a matrix product", "one in half precision", "a copy"
 
 
 class Limits(NamedTuple):
-    """A large matrix product in the dtype at hand, and a copy from memory to memory."""
+    """A large matrix product (fp32 or, if faster, the dtype at hand), and a copy of memory."""
 
     gflops: float  # 1e9 floating-point operations a second
     gbytes: float  # 1e9 bytes a second, read and written
@@ -31,16 +32,21 @@ def limit_calls(
     dtype: torch.dtype = torch.float32, device: str = "cpu", side: int = SIDE
 ) -> dict[str, Call]:
     """What is timed for `limits`, to take its turns beside what is measured."""
-    a, b = (torch.randn(side, side, device=device).to(dtype) for _ in range(2))
+    a, b = (torch.randn(side, side, device=device) for _ in range(2))
     source = torch.randn(FLOATS, device=device)
     target = torch.empty_like(source)
-    return {PRODUCT: lambda: a @ b, COPY: lambda: target.copy_(source)}
+    calls: dict[str, Call] = {PRODUCT: lambda: a @ b, COPY: lambda: target.copy_(source)}
+    if dtype != torch.float32:
+        half = torch.randn(HALF_SIDE, HALF_SIDE, device=device).to(dtype)
+        calls[HALF] = lambda: half @ half
+    return calls
 
 
 def limits_of(seconds: Mapping[str, float], side: int = SIDE) -> Limits:
     """What the best times of `limit_calls` say."""
-    product, copy = (max(seconds[name], 1e-9) for name in (PRODUCT, COPY))
-    return Limits(2 * side**3 / product / 1e9, 2 * 4 * FLOATS / copy / 1e9)
+    sides = {PRODUCT: side, HALF: HALF_SIDE}
+    products = [2 * n**3 / max(seconds[name], 1e-9) for name, n in sides.items() if name in seconds]
+    return Limits(max(products) / 1e9, 2 * 4 * FLOATS / max(seconds[COPY], 1e-9) / 1e9)
 
 
 def limits(side: int = SIDE) -> Limits:

@@ -24,8 +24,8 @@ def everywhere(
     v: Float[Tensor, "B C H W"],
     heads: int,
 ) -> Float[Tensor, "B C H W"]:
-    """Every pixel attends to all others."""
-    by_head = (x.unflatten(1, (heads, -1)).flatten(3).mT for x in (q, k, v))
+    """Every pixel attends to all others; copied token by token, which the fused kernel asks for."""
+    by_head = (x.unflatten(1, (heads, -1)).flatten(3).mT.contiguous() for x in (q, k, v))
     return F.scaled_dot_product_attention(*by_head).mT.reshape(q.shape)
 
 

@@ -14,6 +14,15 @@ def test_limits_follow_from_times():
     found = machine.limits_of({machine.PRODUCT: 2.0, machine.COPY: 1.0}, side=1000)
     assert found.gflops == 1
     assert found.gbytes == 2 * 4 * 2**24 / 1e9
+    times = {machine.PRODUCT: 2.0, machine.HALF: 2e-3, machine.COPY: 1.0}
+    assert machine.limits_of(times, side=1000).gflops == 256**3 * 1e-6
+
+
+def test_half_precision_has_a_limit_of_its_own():
+    assert machine.HALF not in machine.limit_calls()
+    calls = machine.limit_calls(torch.bfloat16)
+    assert calls[machine.HALF]().dtype == torch.bfloat16
+    assert calls[machine.PRODUCT]().dtype == torch.float32
 
 
 def test_the_stamp_names_versions_and_kernels():
