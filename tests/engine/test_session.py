@@ -8,7 +8,6 @@ from PIL import Image
 
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
-from saccade.engine.predict import guesses, pictures
 from saccade.recipes.recipe import change
 from tests.engine.small import PLAIN, fit, folder
 
@@ -22,23 +21,6 @@ def data(tmp_path_factory):
 def run(data, tmp_path_factory):
     recipe = change(PLAIN, schedule__epochs=6)
     return fit(recipe, data, tmp_path_factory.mktemp("runs") / "run")
-
-
-def test_guesses_over_files_folders_and_patterns(run, data, tmp_path):
-    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 no picture")
-    words = [str(data / "val" / "red"), str(data / "val" / "blue" / "*.png"),
-             str(tmp_path / "broken.jpg"), "gone.png"]  # fmt: skip
-    found = dict(guesses(words, run.folder))
-    assert len(found) == 3 + 3 + 1 + 1
-    right = [guess[0].label == file.split("/")[-2] for file, guess in found.items()
-             if not isinstance(guess, str)]  # fmt: skip
-    assert sum(right) >= 5
-    assert "no readable picture" in found[str(tmp_path / "broken.jpg")]
-    assert "gone.png" in found["gone.png"]
-    for word in (str(tmp_path / "*.gif"), str(tmp_path / "empty")):
-        (tmp_path / "empty").mkdir(exist_ok=True)
-        with pytest.raises(FileNotFoundError, match="predict: no"):
-            pictures(word)
 
 
 def test_evaluation_matches_classes_by_name(run, data, tmp_path):

@@ -1,0 +1,37 @@
+import pytest
+import torch
+
+from saccade.data.datasets import find
+from saccade.engine import make
+from saccade.engine.distributed import Group
+from saccade.engine.evaluate import evaluate, precision
+from tests.engine.small import PLAIN, folder
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    return find(str(folder(tmp_path_factory.mktemp("colours"))), PLAIN.data).val
+
+
+def test_every_image_is_counted_once_and_nothing_is_left_changed(images):
+    task = make.task(PLAIN, ("blue", "green", "red"))
+    before = {k: v.clone() for k, v in task.state_dict().items()}
+    metric = evaluate(task, make.evaluation(PLAIN, images, task.net, Group()), Group())
+    assert metric.compute()["images"] == len(images) == 9
+    assert [sum(row) for row in metric.tables()["confusion"]] == [3, 3, 3]
+    assert all(torch.equal(before[k], v) for k, v in task.state_dict().items())
+
+
+def test_places_move_labels_to_the_models_classes(images):
+    task = make.task(PLAIN, ("red", "green", "blue"))
+    loader = make.evaluation(PLAIN, images, task.net, Group())
+    plain = evaluate(task, loader, Group()).tables()["confusion"]
+    moved = evaluate(task, loader, Group(), places=torch.tensor([2, 1, 0])).tables()["confusion"]
+    assert moved == [plain[2], plain[1], plain[0]]
+
+
+def test_precision_by_name():
+    with precision("bf16", torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
+    with precision("fp32", torch.device("cpu")):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32

@@ -1,0 +1,47 @@
+import pytest
+import torch
+from torch import nn
+
+from saccade.engine import make
+from saccade.engine.distributed import Group
+from saccade.engine.live import Blank
+from saccade.recipes.recipe import change
+from tests.engine.small import PLAIN
+
+
+def test_the_same_seed_makes_the_same_network():
+    one, two, other = (
+        make.task(change(PLAIN, loop__seed=seed), ("a", "b")).net.state_dict() for seed in (3, 3, 4)
+    )
+    assert all(torch.equal(one[k], two[k]) for k in one)
+    assert any(not torch.equal(one[k], other[k]) for k in one)
+
+
+def test_statistics_and_recomputing_as_asked():
+    net = make.model(
+        change(PLAIN, model__name="sasa_nano", loop__bn_decay=0.99, loop__checkpointing=True), 2
+    )
+    assert {m.momentum for m in net.modules() if isinstance(m, nn.BatchNorm2d)} == {
+        pytest.approx(0.01)
+    }
+    assert all(stage.checkpointing for stage in net.backbone.stages)
+
+
+def test_options_reach_the_model():
+    net = make.model(change(PLAIN, model__name="resnet10t", model__options={"in_chans": 1}), 2)
+    assert net(torch.zeros(1, 1, 32, 32)).shape == (1, 2)
+
+
+def test_workers(monkeypatch):
+    recipe = change(PLAIN, data__workers=None)
+    assert make.workers(change(recipe, data__workers=5), Group()) == 5
+    assert make.workers(recipe, Group()) == 1
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr("os.cpu_count", lambda: 32)
+    assert make.workers(recipe, Group(device=torch.device("cuda"))) == 8
+
+
+def test_a_batch_must_divide_over_the_processes():
+    net = make.model(PLAIN, 2)
+    with pytest.raises(ValueError, match=r"set loop\.batch=6"):
+        make.training(change(PLAIN, loop__batch=8), Blank(30, 2), net, Group(rank=0, world=3))

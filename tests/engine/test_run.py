@@ -1,0 +1,47 @@
+import json
+
+import pytest
+
+from saccade.engine.run import Run, environment, write_json
+from tests.engine.small import FULL
+
+
+def made(folder):
+    return Run.create(folder, "quick", FULL, "somewhere", ["a", "b"])
+
+
+def test_a_run_is_read_as_it_was_written(tmp_path):
+    run = made(tmp_path / "run")
+    assert Run.open(tmp_path / "run") == run
+    told = json.loads((run.folder / "environment.json").read_text())
+    assert {"saccade", "torch", "timm", "python", "command"} <= told.keys()
+    assert told["torch"] == environment()["torch"]
+
+
+def test_a_torn_line_is_no_line_and_the_future_is_forgotten(tmp_path):
+    run = made(tmp_path / "run")
+    for step in (3, 6, 9):
+        run.write({"step": step})
+    with open(run.folder / "report.jsonl", "a") as file:
+        file.write('{"step": 12, "va')
+    assert [line["step"] for line in run.lines()] == [3, 6, 9]
+    run.rewind(6)
+    assert [line["step"] for line in run.lines()] == [3, 6]
+    run.write({"step": 9})
+    assert [line["step"] for line in run.lines()] == [3, 6, 9]
+    assert run.lines("steps.jsonl") == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "x"}', '{"recipe": {"optim": 3}}'])
+def test_what_is_no_recipe_is_said_to_be_none(text, tmp_path):
+    (tmp_path / "recipe.json").write_text(text)
+    with pytest.raises(ValueError, match="recipe"):
+        Run.open(tmp_path)
+
+
+def test_json_is_written_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "x.json"
+    write_json(path, {"a": 1})
+    with pytest.raises(TypeError):
+        write_json(path, {"a": object()})
+    assert json.loads(path.read_text()) == {"a": 1}
