@@ -21,6 +21,7 @@ from saccade.data.picture import Unreadable
 
 ORDER, SAMPLE, MIX, INSTEAD = range(4)  # separate streams of chance
 TRIES = 50  # unreadable images in a row
+SMALL = 2**16  # bytes
 
 
 @runtime_checkable
@@ -52,13 +53,23 @@ class Batch:
         return self._each(Tensor.pin_memory)
 
     def _each(self, f: Callable[[Tensor], Tensor]) -> "Batch":
-        def inside(value: Any) -> Any:
-            if isinstance(value, list):
-                return [inside(v) for v in value]
-            return f(value) if isinstance(value, Tensor) else value
+        return replace(self, **_mapped(self.__dict__, Tensor, f))
 
-        target = {key: inside(value) for key, value in self.target.items()}
-        return replace(self, image=inside(self.image), target=target, index=f(self.index))
+    def __getstate__(self) -> dict[str, Any]:
+        """Small tensors leave a worker by value: to share one costs a handshake each."""
+        return _mapped(self.__dict__, Tensor, lambda t: t.numpy() if t.nbytes < SMALL else t)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ = _mapped(state, np.ndarray, torch.from_numpy)
+
+
+def _mapped(value: Any, kind: type, f: Callable[[Any], Any]) -> Any:
+    """Everything of a kind replaced, inside dicts and lists too."""
+    if isinstance(value, dict):
+        return {key: _mapped(inner, kind, f) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_mapped(inner, kind, f) for inner in value]
+    return f(value) if isinstance(value, kind) else value
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ def test_fields_reach_their_steps():
         rand="rand-m5-n3", jitter=0.4, jitter_share=0.7, grey=0.1, erase=0.6,
     )  # fmt: skip
     made = augment.train(chosen, MEAN, STD)
-    crop = live(made, "RandomResizedCrop")
+    crop = live(made, "Crop")
     assert (crop.size, crop.scale, crop.ratio) == ((30, 30), (0.2, 0.9), (0.5, 2.0))
     assert crop.interpolation.value == "bilinear"
     assert live(made, "RandomHorizontalFlip").p == 0.3

@@ -108,3 +108,17 @@ def test_pinning_reaches_every_tensor(monkeypatch):
     batch = reader.Batch(torch.zeros(1, 3, 2, 2), {"a": [torch.zeros(2)]}, torch.zeros(1).long())
     pinned = batch.pin_memory()
     assert (pinned.image.mean(), pinned.target["a"][0].mean(), pinned.index[0]) == (1, 1, 1)
+
+
+def test_a_batch_survives_the_way_out_of_a_worker():
+    target = {"label": torch.arange(2), "boxes": [torch.zeros(0, 4), torch.ones(1, 4)], "name": "x"}
+    batch = reader.Batch(torch.randn(2, 3, 128, 128), target, torch.tensor([7, 9]))
+    there = pickle.loads(pickle.dumps(batch))
+    assert torch.equal(there.image, batch.image)
+    assert torch.equal(there.index, batch.index)
+    assert torch.equal(there.target["label"], target["label"])
+    assert [tuple(t.shape) for t in there.target["boxes"]] == [(0, 4), (1, 4)]
+    assert there.target["name"] == "x"
+    state = batch.__getstate__()
+    assert isinstance(state["image"], torch.Tensor), "large: shared"
+    assert isinstance(state["index"], np.ndarray), "small: by value"
