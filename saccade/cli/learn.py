@@ -112,14 +112,11 @@ def evaluate(
         device: cpu or cuda; the best there is if not given
     """
     from saccade.engine import session
-    from saccade.engine.run import Run
 
     if split not in ("val", "train"):
         raise ValueError(f"eval: split is val or train, got {split!r}")
-    if data is None:
-        if not model.is_dir():
-            raise ValueError("eval: on which images? --data FOLDER")
-        data = Run.open(model).data
+    if data is None and not model.is_dir():
+        raise ValueError("eval: on which images? --data FOLDER")
     metric = session.evaluate(model, data, split=split, device=device)
     figures = metric.compute()
     if json:

@@ -24,12 +24,8 @@ def evaluate(
     images: Loader,
     group: Group,
     how: str = "fp32",
-    places: Tensor | None = None,
 ) -> Metric:
-    """The metric over all images, the same in every process.
-
-    `places` says which of the task's classes each of the set's is, where the lists differ.
-    """
+    """The metric over all images, the same in every process."""
     task.eval()
     metric = task.metric()
     for parts in images.epoch(0):
@@ -41,8 +37,6 @@ def evaluate(
                 k: v.to(group.device) if isinstance(v, Tensor) else v
                 for k, v in part.target.items()
             }
-            if places is not None:
-                target["label"] = places.to(group.device)[target["label"]]
             metric.update(output, target)
     distributed.folded(task)
     whole = task.metric()

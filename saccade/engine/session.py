@@ -7,10 +7,9 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from saccade.data.datasets import Splits, find
+from saccade.data.datasets import Splits, aligned, every, find
 from saccade.engine import baseline, distributed, make
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
@@ -19,7 +18,7 @@ from saccade.engine.run import Run
 from saccade.engine.teacher import teach
 from saccade.engine.train import Training
 from saccade.models.saved import load
-from saccade.recipes.recipe import Recipe, Test
+from saccade.recipes.recipe import Data, Recipe, Test
 from saccade.tasks.classify import Classify
 from saccade.tasks.task import Metric
 
@@ -100,6 +99,7 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
             run.rewind(0)
         with distributed.together(group, f"saccade resume {run.folder}"):
             training.fit()
+        training.close()
 
 
 # -- a trained model ------------------------------------------------------------------------
@@ -122,30 +122,28 @@ def opened(model: str | Path) -> tuple[nn.Module, dict[str, Any]]:
 
 def evaluate(
     model: str | Path,
-    data: str,
+    data: str | None = None,
     *,
     split: str = "val",
     batch: int = 64,
     device: str | None = None,
 ) -> Metric:
-    """Count a trained model's figures over a set, whose classes are matched by name."""
-    from saccade.recipes.recipe import Data
+    """Count a trained model's figures over a set, whose classes are matched by name.
 
+    Without `data`, over the images that the run itself held out (or learnt from).
+    """
     net, notes = opened(model)
     test = test_of(notes)
     with distributed.joined(device) as group:
-        images = getattr(find(data, Data()), split)
-        classes = tuple(notes["classes"])
-        unknown = [c for c in images.classes if c not in classes]
-        if unknown:
-            raise ValueError(
-                f"eval: the set's class {unknown[0]!r} ({len(unknown)} in all) is unknown to the "
-                f"model, which knows {', '.join(classes[:5])}…; evaluate on the set it was made for"
-            )
+        classes = notes["classes"]
+        if data is None:
+            run = Run.open(model)
+            found = getattr(find(run.data, run.recipe.data, run.recipe.loop.seed), split)
+        else:
+            found = every(data, classes) if split == "val" else find(data, Data()).train
+        found = aligned(found, classes)
         task = Classify(net, classes).to(group.device)
-        loader = make.unaugmented(test, images, net, group, batch)
-        places = torch.tensor([classes.index(c) for c in images.classes])
-        return count(task, loader, group, places=places)
+        return count(task, make.unaugmented(test, found, net, group, batch), group)
 
 
 def test_of(notes: dict[str, Any]) -> Test:

@@ -146,6 +146,11 @@ class Training:
         if self.average is not None:
             self.average.update(self.task)
 
+    def close(self) -> None:
+        """End the processes that read images."""
+        self.train.close()
+        self.val.close()
+
     # -- what is told and kept -----------------------------------------------------------------
 
     def _note(self, terms: dict[str, float]) -> None:

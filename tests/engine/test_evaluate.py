@@ -22,14 +22,6 @@ def test_every_image_is_counted_once_and_nothing_is_left_changed(images):
     assert all(torch.equal(before[k], v) for k, v in task.state_dict().items())
 
 
-def test_places_move_labels_to_the_models_classes(images):
-    task = make.task(PLAIN, ("red", "green", "blue"))
-    loader = make.evaluation(PLAIN, images, task.net, Group())
-    plain = evaluate(task, loader, Group()).tables()["confusion"]
-    moved = evaluate(task, loader, Group(), places=torch.tensor([2, 1, 0])).tables()["confusion"]
-    assert moved == [plain[2], plain[1], plain[0]]
-
-
 def test_precision_by_name():
     with precision("bf16", torch.device("cpu")):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
