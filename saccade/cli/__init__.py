@@ -24,7 +24,10 @@ COMMANDS: dict[str, Any] = {
 }  # fmt: skip
 
 # Commands whose plain words after the name are one list (or one pattern).
-LISTS = {"bench": "[{}]", "predict": "[{}]", "report": "[{}]", "list": "--pattern={}"}
+LISTS = {
+    "bench": "[{}]", "predict": "[{}]", "report": "[{}]", "list": "--pattern={}",
+    "recipes": "--name={}",
+}  # fmt: skip
 MENDABLE = (
     ValueError, FileNotFoundError, FileExistsError, RuntimeError, ImportError, FloatingPointError,
     OSError,
@@ -72,4 +75,6 @@ def _switches(command: str) -> list[str]:
 
 
 def _listed(names: list[str], command: str) -> str:
-    return names[0] if command == "list" else ",".join(json.dumps(name) for name in names)
+    return (
+        names[0] if command in ("list", "recipes") else ",".join(json.dumps(name) for name in names)
+    )

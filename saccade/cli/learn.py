@@ -115,6 +115,8 @@ def evaluate(
 
     if split not in ("val", "train"):
         raise ValueError(f"eval: split is val or train, got {split!r}")
+    if not model.exists():
+        raise FileNotFoundError(f"eval: no run or model {str(model)!r}; check the path")
     if data is None and not model.is_dir():
         raise ValueError("eval: on which images? --data FOLDER")
     metric = session.evaluate(model, data, split=split, device=device)
@@ -131,7 +133,7 @@ def evaluate(
 
 def predict(
     files: list[str],
-    model: Path,
+    model: Path | None = None,
     top: int = 5,
     json: bool = False,
     device: str | None = None,
@@ -140,7 +142,7 @@ def predict(
 
     Args:
         files: pictures, folders of pictures, or patterns such as "photos/*.jpg"
-        model: a run's folder or a saved model
+        model: a run's folder or a saved model; the newest of runs/ if not given
         top: how many classes of each
         json: print a JSON line a picture
         device: cpu or cuda; the best there is if not given
@@ -148,7 +150,7 @@ def predict(
     from saccade.engine.predict import guesses
 
     width = 24
-    for file, found in guesses(files, model, top, device):
+    for file, found in guesses(files, model or _newest(), top, device):
         if isinstance(found, str):
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
             console.print(said, style=None if json else "yellow", highlight=False, soft_wrap=True)
@@ -239,6 +241,14 @@ def _free(recipe: str) -> Path:
         n += 1
         folder = Path("runs") / f"{recipe}-{n}"
     return folder
+
+
+def _newest() -> Path:
+    """The run of runs/ that has learnt something last."""
+    found = [path.parent for path in Path("runs").glob("*/model.safetensors")]
+    if not found:
+        raise FileNotFoundError("predict: with which model? --model RUN, or train one first")
+    return max(found, key=lambda folder: (folder / "model.safetensors").stat().st_mtime)
 
 
 def _first(sentence: str) -> None:

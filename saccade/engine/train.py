@@ -82,9 +82,8 @@ class Training:
             while self.step < self.steps:
                 epoch, at = divmod(self.step, len(self.train))
                 for parts in self.train.epoch(epoch, at):
-                    terms, stop = self._step(parts, bool(asked))
+                    stop = self.advance(parts, bool(asked))
                     self.seconds = time.monotonic() - began
-                    self._note(terms)
                     ends = self.step % len(self.train) == 0
                     if ends:
                         self._end(epoch + 1)
@@ -92,6 +91,12 @@ class Training:
                         self.save()
                     if stop and self.step < self.steps:
                         raise Stopped(f"stopped at step {self.step} of {self.steps}")
+
+    def advance(self, parts: list[Batch], stop: bool = False) -> bool:
+        """One step, told and noted; whether any process was asked to stop."""
+        terms, asked = self._step(parts, stop)
+        self._note(terms)
+        return asked
 
     def _step(self, parts: list[Batch], stop: bool) -> tuple[dict[str, float], bool]:
         """One update from all parts of a batch; the loss is the mean over the whole batch."""

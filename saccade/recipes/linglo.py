@@ -38,7 +38,13 @@ RECIPES = {
     "linglo_b0": B0,
     "linglo_b1": change(B0, model__name="linglo_b1"),
     "linglo_b2": change(B0, model__name="linglo_b2"),
-    "linglo_ablation": change(B0, schedule__epochs=100, schedule__warmup=3),
+    "linglo_ablation": change(
+        B0,
+        about="""The ablations of section 4.4.
+    saccade train linglo_ablation --data IMAGENET --set model.name=VARIANT; 69.7% top-1 for b0.""",
+        schedule__epochs=100,
+        schedule__warmup=3,
+    ),
 }
 
 _SETTING = (

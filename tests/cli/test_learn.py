@@ -1,8 +1,11 @@
+import json
+
 import pytest
 from PIL import Image
 
 from saccade import cli
 from tests.engine.folders import EPOCHS, answer, written
+from tests.engine.small import folder
 
 
 def test_paper_shows_what_runs_reached(run, tmp_path):
@@ -67,3 +70,59 @@ def test_switches_need_no_value():
     assert cli.plain(["eval", "a", "--json", "--split", "val"])[2] == "--json=true"
     assert cli.plain(["eval", "a", "--json", "false"])[2:] == ["--json", "false"]
     assert cli.plain(["bench", "a", "--json", "b.jsonl"])[2:] == ["--json", "b.jsonl"]
+
+
+def test_recipes_are_listed_and_written_out(run):
+    code, out = run("recipes")
+    assert code == 0
+    assert "linglo_ablation" in out
+    code, out = run("recipes", "sasa")
+    assert code == 0
+    assert "optim.lr = 1.6" in out
+    assert "appendix A.2" in out
+
+
+def test_train_eval_predict_resume(run, tmp_path, monkeypatch):
+    """A first run, as a person would type it."""
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "colours")
+    small = ["model.name=qna_nano", "schedule.epochs=2", "loop.batch=8", "data.workers=0"]
+    code, out = run("train", "quick", "--data", "colours", "--set", *small)
+    assert code == 0, out
+    assert "to beat: a linear model" in out
+    assert "best:" in out
+    assert (tmp_path / "runs" / "quick" / "report.html").is_file()
+    code, out = run("eval", "runs/quick", "--json")
+    assert code == 0
+    assert json.loads(out)["images"] == 9
+    code, out = run("predict", "colours/val/red", "colours/val/blue/0.png")
+    assert code == 0
+    assert out.count("%") == 4 * 3
+    code, out = run("predict", "colours/val/red/0.png", "--model", "runs/quick", "--json")
+    assert [g["label"] for g in json.loads(out)["guesses"]]
+    code, out = run("resume", "runs/quick")
+    assert code == 0
+    assert "going on at step 6 of 6" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "quik"], "did you mean 'quick'"),
+        (["train", "scratch"], "--data FOLDER"),
+        (["train", "quick", "--data", "nowhere"], "no folder or file"),
+        (["train", "quick", "--set", "optim.lrr=1"], "did you mean 'lr'"),
+        (["train", "quick", "--set", "optim.lr"], "KEY=VALUE"),
+        (["eval", "nowhere"], "check the path"),
+        (["predict", "a.png"], "train one first"),
+        (["predict", "a.png", "--model", "nowhere"], "no file"),
+        (["resume", "nowhere"], "holds no run"),
+        (["recipes", "sas"], "did you mean 'sasa'"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(run, words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out = run(*words)
+    assert code == 2
+    assert said in " ".join(out.split())
+    assert "Traceback" not in out

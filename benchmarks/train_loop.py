@@ -1,0 +1,102 @@
+"""Is our training loop slower than a plain loop of timm's parts, on the same model and images?
+
+    python benchmarks/train_loop.py FOLDER [--model linglo_nano] [--size 64] [--rounds 3]
+
+Both read the same ImageFolder with one worker, crop and flip, run the same model with AdamW and
+clipping, and take turns of `--steps` steps; the ratio of images a second is what counts. Ours does
+more between steps: it checks the loss, tells a watcher and can be stopped at any step.
+"""
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+
+import timm
+import torch
+from timm.data import create_loader
+from timm.optim import create_optimizer_v2
+from torchvision.datasets import ImageFolder
+
+import saccade  # noqa: F401  (registers its models)
+from saccade.data.datasets import find
+from saccade.engine import make
+from saccade.engine.distributed import Group
+from saccade.engine.progress import Silent
+from saccade.engine.run import Run
+from saccade.engine.train import Training
+from saccade.recipes import book
+from saccade.recipes.recipe import Augment, change
+
+
+def plain(folder, name, size, batch):
+    """Steps of a loop such as one writes with timm."""
+    images = ImageFolder(f"{folder}/train")
+    net = timm.create_model(name, num_classes=len(images.classes))
+    optim = create_optimizer_v2(net, "adamw", lr=1e-3, weight_decay=0.05)
+    loader = create_loader(
+        images, (3, size, size), batch, is_training=True, no_aug=False, scale=(0.35, 1.0),
+        interpolation="bilinear", color_jitter=None, num_workers=1, use_prefetcher=False,
+        device=torch.device("cpu"),
+    )  # fmt: skip
+    net.train()
+    while True:
+        for image, label in loader:
+            loss = torch.nn.functional.cross_entropy(net(image), label)
+            optim.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optim.step()
+            yield
+
+
+def ours(folder, name, size, batch, out):
+    recipe = change(
+        book.find("scratch"), model__name=name, task__smoothing=0.0, loop__batch=batch,
+        augment=Augment(size=size, scale=(0.35, 1.0), interpolation="bilinear"),
+        schedule__epochs=1000,
+    )  # fmt: skip
+    splits = find(folder, recipe.data)
+    run = Run.create(out, "scratch", recipe, folder, splits.classes)
+    task = make.task(recipe, run.classes)
+    training = Training(run, splits, task, Group(), Silent())
+    for epoch in itertools.count():
+        for parts in training.train.epoch(epoch):
+            training.advance(parts)
+            yield
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder")
+    parser.add_argument("--model", default="linglo_nano")
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as out:
+        loops = {
+            "timm's parts": plain(asked.folder, asked.model, asked.size, asked.batch),
+            "saccade": ours(asked.folder, asked.model, asked.size, asked.batch, out),
+        }
+        rates = {name: [] for name in loops}
+        for turn in range(asked.rounds + 1):
+            for name, loop in loops.items():
+                began = time.monotonic()
+                for _ in range(asked.steps):
+                    next(loop)
+                lasted = time.monotonic() - began
+                if turn:  # the first turn warms up
+                    rates[name].append(asked.steps * asked.batch / lasted)
+        for name, found in rates.items():
+            print(
+                f"{name:14} best {max(found):7.1f}  median {statistics.median(found):7.1f} images/s"
+            )
+        ratio = max(rates["saccade"]) / max(rates["timm's parts"])
+        print(f"saccade / timm's parts: {ratio:.2f} ({asked.model}, {asked.size} px)")
+
+
+if __name__ == "__main__":
+    main()
