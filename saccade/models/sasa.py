@@ -148,6 +148,10 @@ class SASA(Backbone):
 
 LAYERS = {26: (1, 2, 4, 1), 38: (2, 3, 5, 2), 50: (3, 4, 6, 3)}
 r50 = partial(SASA, depths=LAYERS[50], stem="conv")  # what the ablations start from
+nano = partial(
+    SASA, depths=(1, 2, 3, 1), widths=(16, 32, 64, 128), heads=4, stem="conv", stem_width=32,
+    stem_stride=2,
+)  # fmt: skip
 
 VARIANTS = {
     **{f"sasa_resnet{n}": partial(SASA, depths=depths) for n, depths in LAYERS.items()},
@@ -159,10 +163,8 @@ VARIANTS = {
         f"sasa_resnet{n}_conv": partial(SASA, depths=depths, stem="conv", attend="")
         for n, depths in LAYERS.items()
     },
-    "sasa_nano": partial(
-        SASA, depths=(1, 2, 3, 1), widths=(16, 32, 64, 128), heads=4, stem="conv", stem_width=32,
-        stem_stride=2,
-    ),
+    "sasa_nano": nano,
+    "sasa_nano_conv": partial(nano, widths=(14, 28, 56, 112), attend=""),  # of the same size
     **{
         f"sasa_resnet50_at{stages}": partial(r50, attend=stages)
         for stages in ("234", "34", "4", "1", "12", "123")
@@ -178,7 +180,10 @@ VARIANTS = {
 LEAVES = (StandAloneAttention, AttentionStem)
 FIRST = "stem.conv"
 CARDS = {
-    "sasa_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)},
+    **{
+        name: {"input_size": (3, 64, 64), "pool_size": (4, 4)}
+        for name in ("sasa_nano", "sasa_nano_conv")
+    },
     **{
         name: {"first_conv": "backbone.stem.query"}
         for name, make in VARIANTS.items()
