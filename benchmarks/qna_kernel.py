@@ -29,7 +29,10 @@ GRID = [
 
 def layers(dim, heads, k, L, stride, compiled):
     """The layer in both forms, with the same parameters; first ours, then the convolutions."""
-    pair = [LearnedQueryAttention(dim, heads, k, stride, L, form=f) for f in ("exact", "convolved")]
+    pair = [
+        LearnedQueryAttention(dim, heads, k, stride, L, padding=k // 2, form=form)
+        for form in ("exact", "convolved")
+    ]
     torch.nn.init.normal_(pair[0].rpe, std=0.3)
     torch.nn.init.normal_(pair[0].scale, std=0.3)
     pair[1].load_state_dict(pair[0].state_dict())

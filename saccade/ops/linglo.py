@@ -16,17 +16,21 @@ is `folded`, three products. Given G the layer is even *linear* in X:
 
     Y = X (Wv diag(G) U1 U2 + Wk U2) + (G * bv) U1 U2 + c
 
-is `collapsed`: one N x C x C product and one C x C x C product per image, neither K nor V.
+is `collapsed`: one N x C x C product and one C x C x C product per image, neither K nor V. The
+saliency-weighted means come from a kernel that reads X once, where saccade.ops.native has it.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, no_type_check
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from saccade.ops import native
+from saccade.ops.native.linglo import summary, supports
 from saccade.ops.precision import no_autocast, wide
+from saccade.ops.second import transformed
 
 FORMS = ("auto", "tokenwise", "folded", "collapsed")
 
@@ -88,7 +92,7 @@ def collapsed(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     g = _context(x, w)
     m = (w.wv.mT * g[:, None]) @ both + (w.u2 @ w.wk).mT  # B C C
     bias = (g * w.bv) @ both + _constant(w)
-    return torch.baddbmm(bias[:, None].to(m.dtype), x.to(m.dtype), m)
+    return _mapped(x.to(m.dtype), m, bias.to(m.dtype))
 
 
 def saliency(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N h"]:
@@ -110,7 +114,11 @@ def _attend(x: Float[Tensor, "B N C"], ws: Float[Tensor, "h C"]) -> Float[Tensor
 
 def _context(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B C"]:
     """G without K."""
-    mean = weighted_sum(_attend(x, w.ws @ w.wk), x)  # B h C
+    plain = torch.compiler.is_exporting() or transformed() or not supports(x)
+    if plain or w.wk.dtype != x.dtype or not native.available():
+        mean = weighted_sum(_attend(x, w.ws @ w.wk), x)  # B h C
+    else:
+        mean = summary(x, (w.ws * (w.ws.shape[1] // len(w.ws)) ** -0.5) @ w.wk)
     return _per_head(F.linear(mean.to(w.wk.dtype), w.wk, w.bk))
 
 
@@ -122,3 +130,42 @@ def _per_head(g: Float[Tensor, "B h C"]) -> Float[Tensor, "B C"]:
     """Head i keeps its own i-th slice of channels."""
     h = g.shape[1]
     return g.unflatten(2, (h, g.shape[2] // h)).diagonal(dim1=1, dim2=2).mT.flatten(1)
+
+
+# -- one linear map per image ---------------------------------------------------------------------
+
+
+def _mapped(
+    x: Float[Tensor, "B N C"], m: Float[Tensor, "B C D"], bias: Float[Tensor, "B D"]
+) -> Float[Tensor, "B N D"]:
+    plain = torch.compiler.is_exporting() or not torch.is_grad_enabled()
+    if plain or torch.is_autocast_enabled(x.device.type):
+        return torch.baddbmm(bias[:, None], x, m)
+    return _Mapped.apply(x, m, bias)
+
+
+@no_type_check  # tracers look into it, and cannot see through a checking wrapper
+class _Mapped(torch.autograd.Function):
+    """X M + bias. Its backward lays M's transpose out anew: few numbers, and a faster product."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, m: Tensor, bias: Tensor) -> Tensor:
+        return torch.baddbmm(bias[:, None], x, m)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
+        x, m, _ = inputs
+        ctx.save_for_backward(x, m)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grad_outputs
+        x, m = ctx.saved_tensors
+        dx, dm, dbias = ctx.needs_input_grad
+        return (
+            torch.bmm(g, m.mT.contiguous()) if dx else None,
+            torch.bmm(x.mT, g) if dm else None,
+            g.sum(1) if dbias else None,
+        )

@@ -2,7 +2,9 @@ import copy
 
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
+from torch.profiler import ProfilerActivity, profile
 
 from saccade.layers.position import CPE, RPCPE, AbsolutePosition
 
@@ -85,3 +87,25 @@ def test_absolute_positions_at_any_size():
     torch.testing.assert_close(layer(x), layer.table)
     torch.nn.init.ones_(layer.table)
     torch.testing.assert_close(layer(torch.zeros(1, 4, 9, 5)), torch.ones(1, 4, 9, 5))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_encoding_and_gelu_keep_channels_last_without_a_copy(training):
+    """In a profile of the forward nothing rearranges the map, nor does anything in its backward."""
+    torch.manual_seed(0)
+    layer = nn.Sequential(RPCPE(32, norm=False), nn.GELU()).train(training)
+    if not training:
+        layer[0].fuse()
+    x = torch.randn(2, 32, 14, 18).to(memory_format=torch.channels_last).requires_grad_()
+    g = torch.randn(2, 32, 14, 18).to(memory_format=torch.channels_last)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as record:
+        y = layer(x)
+        (dx,) = torch.autograd.grad(y, x, g)
+    for t in (y, dx):
+        assert t.is_contiguous(memory_format=torch.channels_last)
+    moved = [
+        event.name for event in record.events()
+        if event.name in ("aten::copy_", "aten::contiguous", "aten::clone", "aten::_to_copy")
+        and event.input_shapes and list(x.shape) in event.input_shapes
+    ]  # fmt: skip
+    assert moved == []

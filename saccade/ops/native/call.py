@@ -53,7 +53,14 @@ class Qna(ctypes.Structure):
     )  # fmt: skip
 
 
-CALLS = {"sasa": Sasa, "qna": Qna}
+class Summary(ctypes.Structure):
+    _fields_ = (
+        *_ints("threads B tokens C heads"),
+        *_pointers("x ask mean lse dmean delta dx dask"),
+    )
+
+
+CALLS = {"sasa": Sasa, "qna": Qna, "summary": Summary}
 
 
 def run(name: str, call: ctypes.Structure) -> None:

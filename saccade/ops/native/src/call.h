@@ -1,5 +1,5 @@
 // What crosses the border between Python and the kernels. Mirrored by the ctypes structures of
-// native/sasa.py and native/qna.py: keep the order of the fields.
+// native/call.py: keep the order of the fields.
 #pragma once
 #include <cstdint>
 
@@ -38,6 +38,16 @@ struct Qna {
   Map out;                    // forward
   Map gout, ds, dv;           // backward
   void *dbias, *dweight;
+};
+
+// Key-only attention's summary of each image. All dense and in fp32.
+struct Summary {
+  int32_t threads, B, tokens, C, heads;
+  const float *x, *ask;  // B tokens C; heads C
+  float *mean, *lse;     // B heads C; B heads
+  // backward
+  const float *dmean, *delta;  // B heads C; dmean . mean
+  float *dx, *dask;
 };
 
 }  // namespace saccade

@@ -85,10 +85,10 @@ int forward(const Call& call, const Work& work, void (*run)(const Call&, int, vo
   return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
 }
 
-// Every task leaves its share of the small parameters' gradient in a place of its own; summed in
-// the order of the tasks, they do not depend on which thread was first.
+// Every task leaves its share of a sum over all (the small parameters' gradient) in a place of its
+// own; summed in the order of the tasks, they do not depend on which thread was first.
 template <class Call>
-int backward(const Call& call, const Work& work, void (*run)(const Call&, int, void*, void*),
+int reduced(const Call& call, const Work& work, void (*run)(const Call&, int, void*, void*),
              void (*reduce)(const Call&, const void*)) {
   std::unique_ptr<char, decltype(&free)> partials(
       static_cast<char*>(malloc(work.partial * work.tasks + 1)), &free);
@@ -143,7 +143,7 @@ EXPORT int saccade_sasa_forward(const Sasa* call) {
 }
 EXPORT int saccade_sasa_backward(const Sasa* call) {
   const Kernels& k = kernels_for(call->type);
-  return backward(*call, k.sasa_work(*call, true), k.sasa_backward, k.sasa_reduce);
+  return reduced(*call, k.sasa_work(*call, true), k.sasa_backward, k.sasa_reduce);
 }
 EXPORT int saccade_qna_forward(const Qna* call) {
   const Kernels& k = kernels_for(call->type);
@@ -151,5 +151,13 @@ EXPORT int saccade_qna_forward(const Qna* call) {
 }
 EXPORT int saccade_qna_backward(const Qna* call) {
   const Kernels& k = kernels_for(call->type);
-  return backward(*call, k.qna_work(*call, true), k.qna_backward, k.qna_reduce);
+  return reduced(*call, k.qna_work(*call, true), k.qna_backward, k.qna_reduce);
+}
+EXPORT int saccade_summary_forward(const Summary* call) {
+  const Kernels& k = kernels();
+  return reduced(*call, k.summary_work(*call), k.summary_forward, k.summary_join);
+}
+EXPORT int saccade_summary_backward(const Summary* call) {
+  const Kernels& k = kernels();
+  return reduced(*call, k.summary_work(*call), k.summary_backward, k.summary_sum);
 }

@@ -1,6 +1,7 @@
 // All kernels for the instruction set named by SACCADE_ISA; built once for each.
 #include "kernels.h"
 
+#include "linglo.h"
 #include "qna.h"
 #include "sasa.h"
 
@@ -119,6 +120,22 @@ void qna_reduce(const Qna& c, const void* partials) {
   });
 }
 
+Work summary_work(const Summary& c) {
+  return {c.B * SummaryPart::chunks(c), 64, SummaryPart::size(c) * sizeof(float)};
+}
+void summary_forward_task(const Summary& c, int task, void*, void* partial) {
+  summary_forward(c, task, static_cast<float*>(partial));
+}
+void summary_join_all(const Summary& c, const void* partials) {
+  summary_join(c, static_cast<const float*>(partials));
+}
+void summary_backward_task(const Summary& c, int task, void*, void* partial) {
+  summary_backward(c, task, static_cast<float*>(partial));
+}
+void summary_sum_all(const Summary& c, const void* partials) {
+  summary_sum(c, static_cast<const float*>(partials));
+}
+
 }  // namespace
 
 extern const Kernels table = {
@@ -127,6 +144,7 @@ extern const Kernels table = {
     NAME_OF(SACCADE_ISA),
     sasa_work, sasa_forward_task, sasa_backward_task, sasa_reduce,
     qna_work,  qna_forward_task,  qna_backward_task,  qna_reduce,
+    summary_work, summary_forward_task, summary_join_all, summary_backward_task, summary_sum_all,
 };
 
 }  // namespace SACCADE_ISA

@@ -23,6 +23,11 @@ struct Kernels {
   void (*qna_forward)(const Qna&, int task, void* scratch);
   void (*qna_backward)(const Qna&, int task, void* scratch, void* partial);
   void (*qna_reduce)(const Qna&, const void* partials);
+  Work (*summary_work)(const Summary&);
+  void (*summary_forward)(const Summary&, int task, void* scratch, void* partial);
+  void (*summary_join)(const Summary&, const void* partials);
+  void (*summary_backward)(const Summary&, int task, void* scratch, void* partial);
+  void (*summary_sum)(const Summary&, const void* partials);
 };
 
 #define SACCADE_DECLARE(isa) \
