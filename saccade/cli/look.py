@@ -92,8 +92,8 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
     if runs != Path("runs") and not runs.is_dir():
         raise FileNotFoundError(f"paper: no folder {str(runs)!r} to look for runs in")
     table = Table(title=f"{family}: paper | code | run", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("model", no_wrap=True)
-    table.add_column("what", min_width=14)
+    table.add_column("model", overflow="fold", min_width=14)
+    table.add_column("what", overflow="fold", min_width=12)
     for column in ("paper", "code", "run"):
         table.add_column(column, justify="right", no_wrap=True)
     reasons: dict[str, int] = {}
