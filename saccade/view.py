@@ -156,35 +156,42 @@ def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     }
 
 
+ACROSS = 16  # maps in a row; more go on in the next
+
+
 def picture(
     image: Float[np.ndarray, "H W 3"],
     maps: Mapping[str, Float[np.ndarray, "..."]],
     path: str | Path,
     title: str = "",
 ) -> Path:
-    """Lay each map over the image, a row per entry and a column per head, and save the sheet."""
-    import matplotlib
+    """Lay each map over the image, the heads of an entry side by side, and save the sheet."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    columns = 1 + max(len(heads) for heads in maps.values())
+    across = min(max(len(heads) for heads in maps.values()), ACROSS)
+    rows = {name: -(-len(heads) // across) for name, heads in maps.items()}
     H, W = image.shape[:2]
-    figure, axes = plt.subplots(
-        len(maps), columns, squeeze=False, layout="constrained",
-        figsize=(1.7 * columns, 1.9 * len(maps) * H / W + 0.4),
-    )  # fmt: skip
+    side = max(0.8, min(1.6, 16 / across))  # inches: the more there are, the smaller
+    figure = Figure(
+        figsize=(side * (1 + across), side * sum(rows.values()) * (H / W + 0.16) + 0.5),
+        layout="constrained",
+    )
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(sum(rows.values()), 1 + across, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
-    for row, (name, heads) in zip(axes, maps.items(), strict=True):
-        row[0].imshow(image)
-        row[0].set_title(name, fontsize=9, loc="left")
-        for i, (axis, head) in enumerate(zip(row[1:], heads, strict=False)):
-            axis.imshow(image.mean(2), cmap="gray", extent=(0, W, H, 0))
-            axis.imshow(head, cmap="viridis", alpha=0.6, extent=(0, W, H, 0))
-            axis.set_title(f"head {i + 1}", fontsize=8)
+    grey, place, top = image.mean(2), (0, W, H, 0), 0
+    for name, heads in maps.items():
+        axes[top, 0].imshow(image)
+        axes[top, 0].set_title(name, fontsize=8, loc="left")
+        for i, head in enumerate(heads):
+            axis = axes[top + i // across, 1 + i % across]
+            axis.imshow(grey, cmap="gray", extent=place)
+            axis.imshow(head, cmap="viridis", alpha=0.6, extent=place)
+            axis.set_title(f"head {i + 1}" if across <= 8 else f"{i + 1}", fontsize=7, pad=2)
+        top += rows[name]
     if title:
         figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
     return Path(path)
