@@ -143,7 +143,7 @@ def view(
 
     Args:
         image: a picture file
-        model: a model's name, or a file that saccade saved
+        model: a model's name, a run's folder, or a file that saccade saved
         out: the PNG to write
         size: short side that the picture is resized to
         at: for sasa, the pixel (row, column) that looks; the middle one if not given
@@ -151,6 +151,8 @@ def view(
     from saccade import view as views
     from saccade.data.picture import read, to_input
 
+    if (Path(model) / "model.safetensors").is_file():
+        model = str(Path(model) / "model.safetensors")
     net: Any = load(model) if Path(model).is_file() else cast(Classifier, zoo.build(model).eval())
     photo = read(image, size)
     x = to_input(photo, net.default_cfg)
