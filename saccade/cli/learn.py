@@ -79,11 +79,14 @@ def train(
         _done(folder)
 
 
-def resume(run: Path, device: str | None = None, log: bool = False) -> None:
+def resume(
+    run: Path, data: str | None = None, device: str | None = None, log: bool = False
+) -> None:
     """Go on with a run that was stopped or killed.
 
     Args:
         run: its folder
+        data: where its images lie now, if they were moved
         device: cpu or cuda; the best there is if not given
         log: write scalars for TensorBoard into the run's folder
     """
@@ -91,7 +94,7 @@ def resume(run: Path, device: str | None = None, log: bool = False) -> None:
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, watch=watch, device=device)
+        session.resume(run, data, watch=watch, device=device)
         _done(run)
 
 

@@ -46,6 +46,11 @@ def model(recipe: words.Recipe, classes: int) -> nn.Module:
     return net
 
 
+def unstarted(recipe: words.Recipe) -> words.Recipe:
+    """For a network whose weights come from elsewhere, or do not matter."""
+    return words.change(recipe, model__start="")
+
+
 def _recompute(net: nn.Module, name: str) -> None:
     enable = getattr(net, "set_grad_checkpointing", None)
     if not callable(enable):
