@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from saccade.cli.console import console
@@ -156,16 +157,18 @@ def predict(
     for file, found in guesses(files, model or _newest(), top, device):
         if isinstance(found, str):
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
-            console.print(said, style=None if json else "yellow", highlight=False, soft_wrap=True)
+            style = None if json else "yellow"
+            console.print(said, style=style, highlight=False, soft_wrap=True, markup=False)
         elif json:
             print(js.dumps({"file": file, "guesses": [g._asdict() for g in found]}))
         else:
-            console.print(f"[bold]{file}[/]", highlight=False)
+            console.print(file, style="bold", highlight=False, markup=False, soft_wrap=True)
             widest = max(len(g.label) for g in found)
             for g in found:
                 bar = "█" * round(width * g.share)
                 console.print(
-                    f"  {g.label:{widest}}  {100 * g.share:5.1f}%  [cyan]{bar}[/]", highlight=False
+                    f"  {escape(f'{g.label:{widest}}')}  {100 * g.share:5.1f}%  [cyan]{bar}[/]",
+                    highlight=False,
                 )
 
 
@@ -259,7 +262,7 @@ def _first(sentence: str) -> None:
     import os
 
     if os.environ.get("RANK", "0") == "0":
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 class _stoppable:  # noqa: N801  (reads as a with-statement)
@@ -275,7 +278,8 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
         if isinstance(error, Stopped | KeyboardInterrupt):
             said = str(error) or "stopped at once"
-            _first(f"{said}; go on with: saccade resume {self.folder}")
+            begun = (self.folder / "recipe.json").is_file()
+            _first(f"{said}; go on with: saccade resume {self.folder}" if begun else said)
             raise SystemExit(130) from None
         return False
 

@@ -128,6 +128,7 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
         there = resumed and _can_go_on(run)
         recipe = make.unstarted(run.recipe) if there else run.recipe
         task = make.task(recipe, run.classes, teacher)
+        make.tried(task, recipe)
         training = Training(run, splits, task, group, watcher)
         try:
             if there:

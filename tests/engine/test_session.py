@@ -67,11 +67,21 @@ def test_a_trained_backbone_starts_another(run, data, tmp_path):
         ({"augment__rand": "rnd-x"}, "augment.rand"),
         ({"loop__shard": True}, "torchrun"),
         ({"loop__keep": 0}, "at least the last one"),
+        ({"loop__evaluate_every": 0}, r"loop\.evaluate_every: 1 or more, got 0"),
+        ({"schedule__epochs": 0}, r"schedule\.epochs: 1 or more"),
+        ({"loop__ema": 2.0}, r"loop\.ema: 0 to 1, got 2"),
+        ({"augment__flip": float("nan")}, r"augment\.flip: 0 to 1"),
+        ({"optim__clip": -1.0}, r"optim\.clip"),
+        ({"model__name": "vgg11", "model__drop_path": 0.1}, r"set model\.drop_path=null"),
+        ({"model__name": "vit_tiny_patch16_224"}, "does not take images of 32 x 32"),
+        ({"model__options": {"num_classes": 2}}, "comes from the images"),
+        ({"model__options": {"in_chans": 1}}, "reads 1 channels, got 3"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(changes, said, data, tmp_path):
     with pytest.raises(ValueError, match=said):
         fit(change(PLAIN, **changes), data, tmp_path / "run")
+    assert not (tmp_path / "run" / "steps.jsonl").exists()
 
 
 def test_a_refused_run_can_be_asked_for_again(data, tmp_path):
