@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from saccade.cli.console import console
@@ -79,11 +80,14 @@ def train(
         _done(folder)
 
 
-def resume(run: Path, device: str | None = None, log: bool = False) -> None:
+def resume(
+    run: Path, data: str | None = None, device: str | None = None, log: bool = False
+) -> None:
     """Go on with a run that was stopped or killed.
 
     Args:
         run: its folder
+        data: where its images lie now, if they were moved
         device: cpu or cuda; the best there is if not given
         log: write scalars for TensorBoard into the run's folder
     """
@@ -91,7 +95,7 @@ def resume(run: Path, device: str | None = None, log: bool = False) -> None:
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, watch=watch, device=device)
+        session.resume(run, data, watch=watch, device=device)
         _done(run)
 
 
@@ -153,16 +157,18 @@ def predict(
     for file, found in guesses(files, model or _newest(), top, device):
         if isinstance(found, str):
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
-            console.print(said, style=None if json else "yellow", highlight=False, soft_wrap=True)
+            style = None if json else "yellow"
+            console.print(said, style=style, highlight=False, soft_wrap=True, markup=False)
         elif json:
             print(js.dumps({"file": file, "guesses": [g._asdict() for g in found]}))
         else:
-            console.print(f"[bold]{file}[/]", highlight=False)
+            console.print(file, style="bold", highlight=False, markup=False, soft_wrap=True)
             widest = max(len(g.label) for g in found)
             for g in found:
                 bar = "█" * round(width * g.share)
                 console.print(
-                    f"  {g.label:{widest}}  {100 * g.share:5.1f}%  [cyan]{bar}[/]", highlight=False
+                    f"  {escape(f'{g.label:{widest}}')}  {100 * g.share:5.1f}%  [cyan]{bar}[/]",
+                    highlight=False,
                 )
 
 
@@ -256,7 +262,7 @@ def _first(sentence: str) -> None:
     import os
 
     if os.environ.get("RANK", "0") == "0":
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 class _stoppable:  # noqa: N801  (reads as a with-statement)
@@ -272,7 +278,8 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
         if isinstance(error, Stopped | KeyboardInterrupt):
             said = str(error) or "stopped at once"
-            _first(f"{said}; go on with: saccade resume {self.folder}")
+            begun = (self.folder / "recipe.json").is_file()
+            _first(f"{said}; go on with: saccade resume {self.folder}" if begun else said)
             raise SystemExit(130) from None
         return False
 

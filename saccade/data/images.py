@@ -4,6 +4,7 @@
 are, so they hold compact arrays and no open files.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,18 @@ class Images:
     def name(self, i: int) -> str:
         """What to call it in a report."""
         raise NotImplementedError
+
+    def parts(self) -> list[np.ndarray]:
+        """What tells this set from another: names, labels and their order."""
+        return [self.labels]
+
+    def digest(self) -> str:
+        """Equal for equal sets, wherever they lie; no picture file is opened for it."""
+        found = hashlib.sha256()
+        for part in self.parts():
+            found.update(f"{part.dtype} {part.shape}".encode())
+            found.update(np.ascontiguousarray(part).data)
+        return found.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -83,6 +96,9 @@ class Files(Images):
     def name(self, i: int) -> str:
         return str(self.root / self.names[i])
 
+    def parts(self) -> list[np.ndarray]:
+        return [self.names.text, self.names.ends, self.labels]
+
 
 class Arrays(Images):
     """Small grey pictures that fit into memory."""
@@ -102,6 +118,9 @@ class Arrays(Images):
 
     def name(self, i: int) -> str:
         return f"{self.title} {i}"
+
+    def parts(self) -> list[np.ndarray]:
+        return [self.pixels, self.labels]
 
 
 class Some(Images):
@@ -124,3 +143,6 @@ class Some(Images):
 
     def name(self, i: int) -> str:
         return self.images.name(int(self.chosen[i]))
+
+    def parts(self) -> list[np.ndarray]:
+        return [*self.images.parts(), self.chosen, self.labels]

@@ -100,12 +100,12 @@ class Loader:
                 if stream is not self._stream:
                     raise RuntimeError("Loader: another epoch was begun; finish one at a time")
                 batch, bad = next(stream)
-                self._note(bad, len(order.indices) - len(batch or ()))
+                self.note(bad, len(order.indices) - len(batch or ()))
                 if batch is not None:
                     parts.append(batch)
             yield parts
 
-    def _note(self, bad: dict[str, str], short: int) -> None:
+    def note(self, bad: dict[str, str], short: int = 0) -> None:
         """Remember unreadable images; stop if they are too many, or leave a whole batch short."""
         self.bad |= bad
         share, gap = self.limit * len(self.images), short and self.whole

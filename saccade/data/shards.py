@@ -59,6 +59,9 @@ class Shards(Images):
     def name(self, i: int) -> str:
         return f"{self.paths[self.places[i, 0]]}:{self.names[i]}"
 
+    def parts(self) -> list[np.ndarray]:
+        return [self.places, self.names.text, self.names.ends, self.labels]
+
 
 def listing(place: Path, tars: Sequence[Path]) -> Listing:
     """What lies in a folder's shards."""

@@ -44,6 +44,9 @@ class Table(Images):
     def name(self, i: int) -> str:
         return f"{self.title} row {self.chosen[i]}"
 
+    def parts(self) -> list[np.ndarray]:
+        return [self.chosen, self.labels]
+
 
 def is_table(place: Path) -> bool:
     """Whether `save_to_disk` wrote this folder."""

@@ -51,7 +51,7 @@ def linear(x: Tensor, y: Tensor, classes: int, decay: float = DECAY) -> tuple[Te
 
 
 def _pixels(run: Run, images: Images) -> tuple[Tensor, Tensor]:
-    net = make.model(run.recipe, len(run.classes))
+    net = make.model(make.unstarted(run.recipe), len(run.classes))
     loader = make.unaugmented(run.recipe.test, images, net, Group(), 64)
     found = [part for parts in loader.epoch(0) for part in parts]
     small = [F.adaptive_avg_pool2d(cast(Tensor, p.image), SIDE).flatten(1) for p in found]

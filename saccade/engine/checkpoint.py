@@ -35,8 +35,12 @@ class Checkpoints:
     def index(self) -> dict[str, Any]:
         """`{"entries": [{step, file, sha256, score}], oldest first, "best": step or None}`."""
         path = self.folder / "index.json"
-        if not path.is_file():
-            return {"entries": [], "best": None}
+        if not path.is_file():  # a file has its name only once it is whole
+            found = sorted(p for p in self.folder.glob("step-*") if p.suffix != ".part")
+            steps = [int(p.stem.removeprefix("step-")) for p in found]
+            lines = zip(steps, found, strict=True)
+            entries = [{"step": n, "file": p.name, "sha256": None, "score": None} for n, p in lines]
+            return {"entries": entries, "best": None}
         try:
             return json.loads(path.read_text())
         except json.JSONDecodeError as error:
@@ -70,9 +74,12 @@ class Checkpoints:
         return path
 
     def _enter(self, entry: dict[str, Any]) -> None:
-        """Tell the index of a new file, then drop what is neither recent nor best."""
+        """Tell the index of a new file, then drop what is neither recent nor best.
+
+        Later steps than the new one are of a torn end that is being done again.
+        """
         index = self.index
-        entries = [e for e in index["entries"] if e["step"] != entry["step"]] + [entry]
+        entries = [e for e in index["entries"] if e["step"] < entry["step"]] + [entry]
         scores = [e["score"] for e in entries if e["step"] == index["best"]]
         if entry["score"] is not None and all(s is None or entry["score"] > s for s in scores):
             index["best"] = entry["step"]
@@ -119,7 +126,9 @@ class Checkpoints:
         path = self.folder / entry["file"]
         if not path.exists():
             return "is missing"
-        return None if sha256(path) == entry["sha256"] else "is torn (its checksum differs)"
+        if entry["sha256"] in (None, sha256(path)):
+            return None
+        return "is torn (its checksum differs)"
 
 
 def sha256(path: Path) -> str:

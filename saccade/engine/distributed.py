@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 SIGNS = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
-PATIENCE = timedelta(seconds=45)  # a rank that is silent this long is gone
+PATIENCE = timedelta(seconds=45)  # a rank that is silent this long within a step is gone
+LONG = timedelta(days=1)  # while one works for all: fits a teacher, writes to a slow disk
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Group:
     rank: int = 0
     world: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    patient: Any = None  # the same processes, who wait for each other for long
 
     @property
     def first(self) -> bool:
@@ -47,7 +49,8 @@ def joined(device: str | None = None) -> Generator[Group]:
         return
     dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        yield Group(dist.get_rank(), dist.get_world_size(), here)
+        patient = dist.new_group(backend="gloo", timeout=LONG)
+        yield Group(dist.get_rank(), dist.get_world_size(), here, patient)
     finally:
         dist.destroy_process_group()
 
@@ -123,7 +126,7 @@ def told(value: Any, group: Group) -> Any:
     if group.world == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=0, group=group.patient)
     return box[0]
 
 
@@ -132,10 +135,10 @@ def gathered(value: Any, group: Group) -> list[Any]:
     if group.world == 1:
         return [value]
     box: list[Any] = [None] * group.world
-    dist.all_gather_object(box, value)
+    dist.all_gather_object(box, value, group=group.patient)
     return box
 
 
 def wait(group: Group) -> None:
     if group.world > 1:
-        dist.barrier()
+        dist.barrier(group=group.patient)

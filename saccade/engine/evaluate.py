@@ -1,5 +1,6 @@
 """Count a task's figures over a set, each process over its own share of the images."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -18,17 +19,27 @@ def precision(name: str, device: torch.device) -> AbstractContextManager:
     return torch.autocast(device.type, DTYPES.get(name), enabled=name in DTYPES)
 
 
+class Stopped(Exception):  # noqa: N818  (no error: a person asked for it)
+    """Somebody asked to stop."""
+
+
 @torch.no_grad()
 def evaluate(
     task: Task,
     images: Loader,
     group: Group,
     how: str = "fp32",
+    asked: Callable[[], bool] | None = None,
 ) -> Metric:
-    """The metric over all images, the same in every process."""
+    """The metric over all images, the same in every process.
+
+    Raises `Stopped` in all of them once any is `asked` to.
+    """
     task.eval()
     metric = task.metric()
     for parts in images.epoch(0):
+        if asked is not None and distributed.total(torch.tensor(float(asked())), group) > 0:
+            raise Stopped
         for part in parts:
             image = part.image.to(group.device, memory_format=torch.channels_last)
             with precision(how, group.device):

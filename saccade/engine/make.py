@@ -19,6 +19,11 @@ from saccade.tasks.classify import Classify, Distill
 from saccade.tasks.task import Task
 from saccade.words import nearest
 
+TAKEN = {
+    "num_classes": "comes from the images",
+    "features_only": "a classifier is trained",
+}
+
 
 def model(recipe: words.Recipe, classes: int) -> nn.Module:
     """The network by name, of saccade or timm, with weights to start from if the recipe asks."""
@@ -26,13 +31,19 @@ def model(recipe: words.Recipe, classes: int) -> nn.Module:
     if not timm.is_model(asked.name):
         close = nearest(asked.name, [*zoo.VARIANTS, *timm.list_models()])
         raise ValueError(f"no model named {asked.name!r}; did you mean {close!r}?")
+    for taken, why in TAKEN.items():
+        if taken in asked.options:
+            raise ValueError(f"model.options.{taken}: {why}; leave it out")
     settings: dict[str, Any] = {"num_classes": classes, **asked.options}
     if asked.drop_path is not None:
         settings["drop_path_rate"] = asked.drop_path
     try:
-        net: Any = timm.create_model(asked.name, **settings)
+        net: Any = _built(asked.name, settings)
     except TypeError as error:
-        raise ValueError(f"model {asked.name!r} and this recipe do not fit: {error}") from error
+        cure = "; set model.drop_path=null" if "drop_path_rate" in str(error) else ""
+        raise ValueError(
+            f"model {asked.name!r} and this recipe do not fit: {error}{cure}"
+        ) from error
     if not isinstance(net, zoo.Classifier):
         net.options = dict(asked.options)  # what `save` needs to build it again
     if asked.start:
@@ -44,6 +55,35 @@ def model(recipe: words.Recipe, classes: int) -> nn.Module:
     if recipe.loop.checkpointing:
         _recompute(net, asked.name)
     return net
+
+
+def _built(name: str, settings: dict[str, Any]) -> nn.Module:
+    """timm's model; one that knows no dropped paths drops none."""
+    try:
+        return timm.create_model(name, **settings)
+    except TypeError as error:
+        if settings.get("drop_path_rate") != 0 or "drop_path_rate" not in str(error):
+            raise
+    return timm.create_model(name, **{k: v for k, v in settings.items() if k != "drop_path_rate"})
+
+
+@torch.no_grad()
+def tried(task: Task, recipe: words.Recipe) -> None:
+    """Show a blank image, for a model that does not take the recipe's to say so at once."""
+    for size in (recipe.augment.size, recipe.test.size):
+        try:
+            task.eval()(torch.zeros(1, 3, size, size))
+        except Exception as error:  # whatever a model of timm's stumbles over
+            why = str(error).partition("\n")[0]
+            raise ValueError(
+                f"model {recipe.model.name!r} does not take images of {size} x {size} pixels "
+                f"({why}); change augment.size and test.size, or model.options"
+            ) from error
+
+
+def unstarted(recipe: words.Recipe) -> words.Recipe:
+    """For a network whose weights come from elsewhere, or do not matter."""
+    return words.change(recipe, model__start="")
 
 
 def _recompute(net: nn.Module, name: str) -> None:

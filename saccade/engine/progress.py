@@ -66,7 +66,7 @@ class Screen:
         self.loss, self.pace, self.last = Mean(), Mean(), None
 
     def said(self, sentence: str) -> None:
-        self.console.print(sentence, highlight=False)
+        self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> "Screen":
         return self

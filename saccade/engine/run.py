@@ -2,6 +2,7 @@
 
 recipe.json        recipe as resolved, data, classes
 environment.json   versions, machine, command
+data.json          what tells the images from others: how many, and a checksum of names and labels
 report.jsonl       a line per evaluation
 steps.jsonl        the loss and the rate along the way
 tables.json        the last evaluation's confusion matrix
@@ -105,6 +106,11 @@ class Run:
                 part = path.with_name(path.name + ".part")
                 part.write_text("".join(json.dumps(line) + "\n" for line in kept))
                 part.replace(path)
+
+    def known(self, file: str) -> dict[str, Any]:
+        """A JSON file of the folder; empty where there is none."""
+        path = self.folder / file
+        return json.loads(path.read_text()) if path.is_file() else {}
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -9,12 +9,13 @@ from typing import Any
 
 from torch import nn
 
-from saccade.data.datasets import Splits, aligned, every, find
+from saccade.data.datasets import PACKAGED, Splits, aligned, every, find
 from saccade.engine import baseline, distributed, make
+from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
 from saccade.engine.progress import Silent
-from saccade.engine.run import Run
+from saccade.engine.run import Run, environment, write_json
 from saccade.engine.teacher import teach
 from saccade.engine.train import Training
 from saccade.models.saved import load
@@ -48,11 +49,13 @@ def train(
                 "loop.shard: parameters are split over processes, and there is one; "
                 "start with 'torchrun --nproc-per-node N -m saccade train …'"
             )
-        splits = _found(data, recipe, group)
+        splits = find(data, recipe.data, recipe.loop.seed)
         run: Run | Exception | None = None
         if group.first:
             try:
-                run = Run.create(out, name or recipe.model.name, recipe, data, splits.classes)
+                place = data if data in PACKAGED else str(Path(data).absolute())
+                run = Run.create(out, name or recipe.model.name, recipe, place, splits.classes)
+                write_json(run.folder / "data.json", _told(splits))
             except OSError as error:  # let the other processes know before this one gives up
                 run = error
         run = distributed.told(run, group)
@@ -63,43 +66,107 @@ def train(
     return run
 
 
-def resume(folder: str | Path, *, watch: Watch | None = None, device: str | None = None) -> Run:
-    """Go on with a run from its last whole checkpoint, on any number of processes."""
+def resume(
+    folder: str | Path,
+    data: str | None = None,
+    *,
+    watch: Watch | None = None,
+    device: str | None = None,
+) -> Run:
+    """Go on with a run from its last whole checkpoint, on any number of processes.
+
+    `data` is where its images lie now, if they were moved.
+    """
     run = Run.open(folder)
+    if data is not None:
+        run = dataclasses.replace(run, data=data)
     with distributed.joined(device) as group:
-        splits = _found(run.data, run.recipe, group)
+        splits = find(run.data, run.recipe.data, run.recipe.loop.seed)
         if tuple(splits.classes) != run.classes:
             raise ValueError(
                 f"resume: {run.data!r} has other classes than the run began with "
                 f"({_difference(splits.classes, run.classes)}); restore the data"
             )
+        _same(run, splits)
         _fit(run, splits, group, watch, resumed=True)
     return run
 
 
-def _found(data: str, recipe: Recipe, group: Group) -> Splits:
-    return find(data, recipe.data, recipe.loop.seed)
+def _told(splits: Splits) -> dict[str, Any]:
+    """What tells a set from another."""
+    parts = {"train": splits.train, "val": splits.val}
+    return {k: {"images": len(part), "sha256": part.digest()} for k, part in parts.items()}
+
+
+def _same(run: Run, splits: Splits) -> None:
+    """Refuse to go on with other images: their order would change, and held-out ones be learnt."""
+    then, now = run.known("data.json"), _told(splits)
+    if not then or then == now:
+        return
+    counts = [f"{told['train']['images']} and {told['val']['images']}" for told in (then, now)]
+    what = (
+        f"{counts[1]} instead of {counts[0]}" if len(set(counts)) > 1 else "other names or labels"
+    )
+    raise ValueError(
+        f"resume: {run.data!r} has other images to train and validate on than the run began with "
+        f"({what}); restore them, or train anew (finetune with model.start={run.folder})"
+    )
 
 
 def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: bool) -> None:
     shown = group.first and watch is not None
     with watch() if shown else nullcontext(Silent()) as watcher:
-        if run.recipe.loop.baseline and not (run.folder / "baseline.json").is_file():
+        for sentence in (splits.about, *splits.warnings):
+            watcher.said(sentence)
+        asked = run.recipe.loop.baseline and not (run.folder / "baseline.json").is_file()
+        if distributed.told(asked, group):
             if group.first:
                 told = baseline.fit(run, splits)
                 watcher.said(f"to beat: {told['name']} knows {told['top1']:.2f}%")
             distributed.wait(group)
         teacher = teach(run, splits, group, watcher)
-        task = make.task(run.recipe, run.classes, teacher)
+        there = resumed and _can_go_on(run)
+        recipe = make.unstarted(run.recipe) if there else run.recipe
+        task = make.task(recipe, run.classes, teacher)
+        make.tried(task, recipe)
         training = Training(run, splits, task, group, watcher)
-        if resumed and training.checkpoints.entry() is not None:
-            training.restore()
-            watcher.said(f"going on at step {training.step} of {training.steps}")
-        elif resumed and group.first:
-            run.rewind(0)
-        with distributed.together(group, f"saccade resume {run.folder}"):
-            training.fit()
-        training.close()
+        try:
+            if there:
+                training.restore()
+                watcher.said(f"going on at step {training.step} of {training.steps}")
+                for sentence in _elsewhere(run):
+                    watcher.said(sentence)
+            elif resumed and group.first:
+                run.rewind(0)
+            if group.first:
+                write_json(run.folder / "recipe.json", run.plain())  # its data may lie elsewhere
+                write_json(run.folder / "data.json", _told(splits))
+            with distributed.together(group, f"saccade resume {run.folder}"):
+                training.fit()
+        finally:
+            training.close()
+
+
+def _can_go_on(run: Run) -> bool:
+    """Whether there is a checkpoint; a run that had one and lost it is not begun anew unasked."""
+    if Checkpoints(run.folder).entry() is not None:
+        return True
+    if len(run.lines()) > 1:  # each was followed by a checkpoint
+        raise FileNotFoundError(
+            f"resume: {str(run.folder)!r} was evaluated {len(run.lines())} times but holds no "
+            f"checkpoint; bring its checkpoints folder, or train anew with another --out"
+        )
+    return False
+
+
+def _elsewhere(run: Run) -> list[str]:
+    """What makes the last digits differ from those of the unbroken run, if anything."""
+    then, now = run.known("environment.json"), environment()
+    changed = [f"{k} {then[k]} -> {now[k]}" for k in ("torch", "threads", "processes", "device")
+               if k in then and then[k] != now[k]]  # fmt: skip
+    return [f"the last digits may differ from an unbroken run's: {', '.join(changed)}"] * bool(
+        changed
+    )
 
 
 # -- a trained model ------------------------------------------------------------------------

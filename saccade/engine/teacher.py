@@ -63,18 +63,20 @@ def teach(run: Run, splits: Splits, group: Group, watcher: Any) -> nn.Module | N
     if not isinstance(asked, Distill):
         return None
     net: Any = known(asked.teacher)
-    seen = card(make.model(run.recipe, len(run.classes)))
+    seen = card(make.model(make.unstarted(run.recipe), len(run.classes)))
     if asked.classes:
         rows = torch.tensor(_rows(asked.classes, run.classes))
         return Teacher(net, _Chosen(net.get_classifier(), rows), asked.size, seen).to(group.device)
     file = run.folder / "teacher.safetensors"
     head = nn.Linear(net.num_features, len(run.classes))
     teacher = Teacher(net, head, asked.size, seen).to(group.device)
-    if not file.is_file():
+    if distributed.told(not file.is_file(), group):
         watcher.said(f"the teacher {asked.teacher!r} looks at the training images once")
         if group.first:
             right = _fit(teacher, run, splits, group)
-            save_file(head.state_dict(), file, metadata={"train_top1": f"{right:.2f}"})
+            part = file.with_name(file.name + ".part")
+            save_file(head.state_dict(), part, metadata={"train_top1": f"{right:.2f}"})
+            part.replace(file)
             watcher.said(f"its head knows {right:.1f}% of them; kept in {file.name}")
         distributed.wait(group)
     head.load_state_dict(load_file(file))
@@ -153,9 +155,9 @@ def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
     """Fit the head by L-BFGS on features seen once; gives its training accuracy in percent."""
     recipe = run.recipe
     test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
+    net = make.model(make.unstarted(recipe), len(run.classes))
     loader = make.unaugmented(
-        test, splits.train, make.model(recipe, len(run.classes)), Group(device=group.device), 64,
-        make.workers(recipe, group),
+        test, splits.train, net, Group(device=group.device), 64, make.workers(recipe, group),
     )  # fmt: skip
     features, labels = [], []
     for parts in loader.epoch(0):

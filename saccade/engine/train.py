@@ -22,7 +22,7 @@ from saccade.data.loader import Batch
 from saccade.engine import distributed, make, report
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
-from saccade.engine.evaluate import evaluate, precision
+from saccade.engine.evaluate import Stopped, evaluate, precision
 from saccade.engine.optim import Average, optimiser, schedule
 from saccade.engine.run import Run, write_json
 from saccade.engine.weights import Weights
@@ -37,10 +37,6 @@ class Watcher(Protocol):
     def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...
     def evaluated(self, line: dict[str, Any], best: bool) -> None: ...
     def said(self, sentence: str) -> None: ...
-
-
-class Stopped(Exception):  # noqa: N818  (no error: a person asked for it)
-    """A run was asked to stop and has saved itself."""
 
 
 class Training:
@@ -67,6 +63,8 @@ class Training:
         self.step = 0
         self.seconds = 0.0
         self.best: float | None = None
+        self.owed = False  # an evaluation that was broken off
+        self.asked: list[int] = []
 
     # -- the loop ----------------------------------------------------------------------------
 
@@ -78,11 +76,13 @@ class Training:
         """Train to the end of the schedule, from wherever the state stands."""
         self.watcher.began(self.run, self.step, self.steps)
         began = time.monotonic() - self.seconds
-        with _asked_to_stop() as asked:
+        with _asked_to_stop() as self.asked:
+            if self.owed:
+                self._end(self.step // len(self.train))
             while self.step < self.steps:
                 epoch, at = divmod(self.step, len(self.train))
                 for parts in self.train.epoch(epoch, at):
-                    stop = self.advance(parts, bool(asked))
+                    stop = self.advance(parts, bool(self.asked))
                     self.seconds = time.monotonic() - began
                     ends = self.step % len(self.train) == 0
                     if ends:
@@ -134,12 +134,23 @@ class Training:
     def _check(self, terms: dict[str, float]) -> None:
         for name, value in terms.items():
             if not np.isfinite(value):
-                last = self.checkpoints.entry()
-                kept = f"the checkpoint of step {last['step']} is kept" if last else "none was kept"
-                raise FloatingPointError(
-                    f"step {self.step}: the loss {name!r} is {value}; {kept}. Lower optim.lr, set "
-                    f"optim.clip=1, or train in fp32"
-                )
+                raise self._unsound(f"the loss {name!r} is {value}")
+
+    def _sound(self) -> None:
+        """No state that has lost its numbers is kept: a finite loss may have endless gradients."""
+        count = torch.zeros((), device=self.group.device)
+        for value in self.task.state_dict().values():
+            own = getattr(value, "to_local", lambda value=value: value)()
+            count += (~own.isfinite()).sum()
+        if distributed.total(count, self.group) > 0:
+            raise self._unsound("not all parameters are finite any more")
+
+    def _unsound(self, what: str) -> FloatingPointError:
+        last = self.checkpoints.entry()
+        kept = f"the checkpoint of step {last['step']} is kept" if last else "none was kept"
+        return FloatingPointError(
+            f"step {self.step}: {what}; {kept}. Lower optim.lr, set optim.clip=1, or train in fp32"
+        )
 
     def _update(self) -> None:
         clip = self.recipe.optim.clip
@@ -165,20 +176,35 @@ class Training:
             self.run.write({"step": self.step, "loss": terms, "rate": rate}, "steps.jsonl")
 
     def _end(self, epoch: int) -> None:
-        """After an epoch: evaluate where it is due, and save."""
+        """After an epoch: evaluate where it is due, and save.
+
+        Who asks to stop may not wait for long: an evaluation is broken off, and owed.
+        """
         due = epoch % self.loop.evaluate_every == 0 or epoch == self.recipe.schedule.epochs
-        score = self._evaluate(epoch) if due else None
+        self.owed = False
+        try:
+            score = self._evaluate(epoch) if due else None
+        except Stopped:
+            self.owed = True
+            self.save()
+            raise Stopped(f"stopped at step {self.step} of {self.steps}, evaluating") from None
         self.save(score)
 
     def _evaluate(self, epoch: int) -> float:
+        self._sound()
         with self.average.worn(self.task) if self.average is not None else nullcontext():
-            metric = evaluate(self.task, self.val, self.group, self.loop.precision)
+            metric = evaluate(
+                self.task, self.val, self.group, self.loop.precision, lambda: bool(self.asked)
+            )
             figures = metric.compute()
             score = figures[self.task.best]
             best = self.best is None or score > self.best
             if best:
                 self.best = score
                 self.weights.publish(self.run, figures, self.group)
+        for loader in (self.train, self.val):  # what one process met, all know
+            for met in distributed.gathered(dict(loader.bad), self.group):
+                loader.note(met)
         line = {
             "epoch": epoch, "step": self.step, "seconds": round(self.seconds, 1),
             "rate": self.optimiser.param_groups[0]["lr"], "val": figures,
@@ -195,11 +221,12 @@ class Training:
         return score
 
     def save(self, score: float | None = None) -> None:
+        self._sound()
         state = {
             "best": self.best, "seconds": self.seconds, "rng": rng(),
             "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict(),
             "epoch": self.step // len(self.train), "at": self.step % len(self.train),
-            "bad": dict(self.train.bad),
+            "bad": dict(self.train.bad), "owed": self.owed,
         }  # fmt: skip
         self.weights.save(self.checkpoints, state, self.step, score, self.group)
 
@@ -212,6 +239,7 @@ class Training:
         self.scaler.load_state_dict(state["scaler"])
         self.schedule.load_state_dict(state["schedule"])
         self.train.bad.update(state["bad"])
+        self.owed = state.get("owed", False)
         set_rng(state["rng"])
         if self.group.first:
             self.run.rewind(self.step)

@@ -6,6 +6,7 @@ here is read by somebody; a test fails on one that is not.
 """
 
 import dataclasses
+import math
 import types
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -13,6 +14,16 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from saccade.words import nearest
 
 Interpolation = Literal["bilinear", "bicubic"]
+SHARE, COUNT, SOME = (0, 1), (0, math.inf), (1, math.inf)
+
+
+def _hold(group: Any, **bounds: tuple[float, float]) -> None:
+    """Refuse what lies out of bounds, before anything is begun with it."""
+    for name, (low, high) in bounds.items():
+        value = getattr(group, name)
+        if value is not None and not low <= value <= high:
+            wanted = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+            raise ValueError(f"{type(group).__name__.lower()}.{name}: {wanted}, got {value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +75,9 @@ class Data:
     bad: float = 0.05
     """Share of unreadable images beyond which a run stops."""
 
+    def __post_init__(self) -> None:
+        _hold(self, bad=SHARE, workers=COUNT)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Augment:
@@ -95,6 +109,20 @@ class Augment:
     repeats: int = 1
     """Repeated augmentation: times an image comes in its batch."""
 
+    def __post_init__(self) -> None:
+        _hold(
+            self,
+            size=SOME,
+            flip=SHARE,
+            jitter_share=SHARE,
+            grey=SHARE,
+            erase=SHARE,
+            mixup=COUNT,
+            cutmix=COUNT,
+            switch=SHARE,
+            mix=SHARE,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Test:
@@ -104,6 +132,9 @@ class Test:
     crop: float = 0.875
     """Side of the centre crop, as a share of the resized short side."""
     interpolation: Interpolation = "bicubic"
+
+    def __post_init__(self) -> None:
+        _hold(self, size=SOME)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +158,9 @@ class Optim:
     clip: float | None = None
     """Largest norm of all gradients together."""
 
+    def __post_init__(self) -> None:
+        _hold(self, lr=COUNT, clip=(1e-9, math.inf), weight_decay=COUNT)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -145,6 +179,9 @@ class Schedule:
     factor: float = 0.1
     power: float = 1.0
     """Exponent of poly."""
+
+    def __post_init__(self) -> None:
+        _hold(self, epochs=SOME, warmup=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +211,9 @@ class Loop:
     """How many of the last checkpoints stay, beside the best."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
+
+    def __post_init__(self) -> None:
+        _hold(self, save_every=COUNT, evaluate_every=SOME, ema=SHARE, bn_decay=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 from PIL import Image
@@ -100,6 +101,10 @@ def test_train_eval_predict_resume(run, tmp_path, monkeypatch):
     assert out.count("%") == 4 * 3
     code, out = run("predict", "colours/val/red/0.png", "--model", "runs/quick", "--json")
     assert [g["label"] for g in json.loads(out)["guesses"]]
+    shutil.copy("colours/val/red/0.png", "a [red] [b].png")  # no markup
+    code, out = run("predict", "a [red] [b].png")
+    assert code == 0
+    assert "a [red] [b].png" in out
     code, out = run("resume", "runs/quick")
     assert code == 0
     assert "going on at step 6 of 6" in out

@@ -110,3 +110,25 @@ def test_a_full_disk_loses_nothing(tmp_path):
     assert store.load()[0]["step"] == 1
     assert sorted(p.name for p in store.folder.iterdir()) == ["index.json", "step-000000001.pt"]
     json.loads((store.folder / "index.json").read_text())
+
+
+def test_without_its_index_the_newest_file_is_taken(tmp_path):
+    """As the sentence about a torn index promises; nothing is swept away for it."""
+    store = Checkpoints(tmp_path)
+    store.save(state(1), 1)
+    store.save(state(2), 2)
+    (store.folder / "step-000000003.pt.part").write_bytes(b"half")
+    (store.folder / "index.json").unlink()
+    assert store.entry()["step"] == 2
+    assert store.load()[0]["model"]["w"][0] == 2
+    store.save(state(3), 3)
+    assert [e["step"] for e in store.index["entries"]] == [2, 3]
+    assert store.load()[0]["step"] == 3
+
+
+def test_a_torn_end_that_is_done_again_is_no_fallback(tmp_path):
+    store = Checkpoints(tmp_path)
+    store.save(state(10), 10)
+    store.save(state(20), 20).write_bytes(b"torn")
+    store.save(state(11), 11).write_bytes(b"torn too")  # after going on from 10
+    assert store.load()[0]["step"] == 10

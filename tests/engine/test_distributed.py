@@ -6,10 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import timedelta
 
 import pytest
 
-from saccade.engine import distributed, session
+from saccade.engine import baseline, distributed, session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.run import Run
@@ -86,6 +87,29 @@ def test_an_evaluation_shared_by_two_counts_every_image_once(data, alone, tmp_pa
     assert found[0]["images"] == 15
     for figures in found[1:]:
         assert figures == pytest.approx(found[0], rel=1e-6)
+
+
+def test_what_another_process_could_not_read_is_listed_too(tmp_path):
+    """The second process alone meets the broken ones; their share is one of the whole set."""
+    data = folder(tmp_path / "data")
+    for i in (1, 2):
+        (data / "val" / "green" / f"{i}.png").write_bytes(b"broken")
+    recipe = change(PLAIN, data__bad=0.3, schedule__epochs=1)
+    assert apart(begin, recipe, data, tmp_path / "run", ranks=2) == [0, 0]
+    assert len(json.loads((tmp_path / "run" / "bad.json").read_text())) == 2
+    assert Run.open(tmp_path / "run").lines()[0]["bad"] == 2
+    (data / "val" / "blue" / "0.png").write_bytes(b"broken")  # the first one's: 1 and 2 of 9
+    assert apart(begin, recipe, data, tmp_path / "other", ranks=2) == [1, 1]
+
+
+def slow_baseline(data, out):
+    distributed.PATIENCE = timedelta(seconds=2)
+    baseline.fit = lambda run, splits: time.sleep(6) or {"name": "it", "top1": 1.0}
+    fit(change(PLAIN, loop__baseline=True, schedule__epochs=1), data, out)
+
+
+def test_the_others_wait_while_the_first_works_for_all(data, tmp_path):
+    assert apart(slow_baseline, data, tmp_path / "run", ranks=2) == [0, 0]
 
 
 def test_with_one_process_all_is_as_it_is():

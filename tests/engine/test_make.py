@@ -45,3 +45,9 @@ def test_a_batch_must_divide_over_the_processes():
     net = make.model(PLAIN, 2)
     with pytest.raises(ValueError, match=r"set loop\.batch=6"):
         make.training(change(PLAIN, loop__batch=8), Blank(30, 2), net, Group(rank=0, world=3))
+
+
+def test_a_model_that_drops_no_paths_need_not_know_of_it():
+    with torch.device("meta"):
+        net = make.model(change(PLAIN, model__name="vgg11", model__drop_path=0.0), 2)
+    assert net.num_classes == 2

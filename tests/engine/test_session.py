@@ -1,6 +1,10 @@
 """What a person asks for, and what they are told when it cannot be had."""
 
+import json
+import multiprocessing
+import os
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -8,8 +12,10 @@ from PIL import Image
 
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
+from saccade.engine.run import Run, write_json
+from saccade.engine.train import Stopped
 from saccade.recipes.recipe import change
-from tests.engine.small import PLAIN, fit, folder
+from tests.engine.small import PLAIN, At, fit, folder
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +67,21 @@ def test_a_trained_backbone_starts_another(run, data, tmp_path):
         ({"augment__rand": "rnd-x"}, "augment.rand"),
         ({"loop__shard": True}, "torchrun"),
         ({"loop__keep": 0}, "at least the last one"),
+        ({"loop__evaluate_every": 0}, r"loop\.evaluate_every: 1 or more, got 0"),
+        ({"schedule__epochs": 0}, r"schedule\.epochs: 1 or more"),
+        ({"loop__ema": 2.0}, r"loop\.ema: 0 to 1, got 2"),
+        ({"augment__flip": float("nan")}, r"augment\.flip: 0 to 1"),
+        ({"optim__clip": -1.0}, r"optim\.clip"),
+        ({"model__name": "vgg11", "model__drop_path": 0.1}, r"set model\.drop_path=null"),
+        ({"model__name": "vit_tiny_patch16_224"}, "does not take images of 32 x 32"),
+        ({"model__options": {"num_classes": 2}}, "comes from the images"),
+        ({"model__options": {"in_chans": 1}}, "reads 1 channels, got 3"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(changes, said, data, tmp_path):
     with pytest.raises(ValueError, match=said):
         fit(change(PLAIN, **changes), data, tmp_path / "run")
+    assert not (tmp_path / "run" / "steps.jsonl").exists()
 
 
 def test_a_refused_run_can_be_asked_for_again(data, tmp_path):
@@ -102,3 +118,93 @@ def test_broken_images_are_listed_and_no_reason_to_stop(tmp_path):
     assert "1.png" in listed
     with pytest.raises(ValueError, match=r"data\.bad allows"):
         fit(change(PLAIN, data__bad=0.01), data, tmp_path / "strict")
+
+
+def stopped(recipe, data, out, step=1):
+    with pytest.raises(Stopped):
+        fit(recipe, data, out, At(step, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+
+
+class Hearing(At):
+    """Remember what was said."""
+
+    def __init__(self):
+        super().__init__(None, None)
+        self.heard = []
+
+    def said(self, sentence):
+        self.heard.append(sentence)
+
+
+def test_a_run_does_not_go_on_with_other_images(tmp_path):
+    """Another image shifts the order of all, and which are held out: nothing would tell."""
+    data, out = folder(tmp_path / "data"), tmp_path / "run"
+    stopped(PLAIN, data, out)
+    shutil.copy(data / "train/red/0.png", data / "train/red/00.png")
+    with pytest.raises(ValueError, match="25 and 9 instead of 24 and 9"):
+        session.resume(out, device="cpu")
+    (data / "train/red/0.png").unlink()
+    with pytest.raises(ValueError, match="other names or labels"):
+        session.resume(out, device="cpu")
+    (data / "train/red/00.png").rename(data / "train/red/0.png")
+    session.resume(out, device="cpu")
+
+
+def test_runs_and_images_may_be_moved(tmp_path, monkeypatch):
+    folder(tmp_path / "data")
+    monkeypatch.chdir(tmp_path)
+    stopped(PLAIN, "data", "run")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").rename(tmp_path / "elsewhere/run")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ask = At(Checkpoints("run").entry()["step"] + 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped):
+        session.resume("run", watch=lambda: ask, device="cpu")
+    (tmp_path / "data").rename(tmp_path / "images")
+    with pytest.raises(FileNotFoundError, match="no folder or file"):
+        session.resume("run", device="cpu")
+    run = session.resume("run", str(tmp_path / "images"), device="cpu")
+    assert run.lines()[-1]["epoch"] == 2
+    assert session.evaluate("run").compute()["images"] == 9
+
+
+def test_a_run_goes_on_without_the_model_it_started_from(run, data, tmp_path):
+    copied = shutil.copy(run.folder / "model.safetensors", tmp_path / "start.safetensors")
+    out = tmp_path / "run"
+    stopped(change(PLAIN, model__start=str(copied)), data, out)
+    (tmp_path / "start.safetensors").unlink()
+    session.resume(out, device="cpu")
+
+
+def test_a_run_that_lost_its_checkpoints_is_not_begun_anew(run, tmp_path):
+    shutil.copytree(run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint"):
+        session.resume(tmp_path / "run", device="cpu")
+    assert len(Run.open(tmp_path / "run").lines()) == 6
+
+
+def test_what_is_odd_about_the_images_is_said(tmp_path):
+    data = folder(tmp_path / "data")
+    shutil.rmtree(data / "val/red")
+    hearing = Hearing()
+    fit(change(PLAIN, schedule__epochs=1), data, tmp_path / "run", hearing)
+    assert "data: 24 images to train on, 6 to validate, 3 classes" in hearing.heard
+    assert "no validation images of 'red'" in hearing.heard
+
+
+def test_another_machine_is_said(data, tmp_path):
+    out = tmp_path / "run"
+    stopped(PLAIN, data, out)
+    then = json.loads((out / "environment.json").read_text())
+    write_json(out / "environment.json", {**then, "threads": 64})
+    hearing = Hearing()
+    session.resume(out, watch=lambda: hearing, device="cpu")
+    assert any("threads 64 ->" in sentence for sentence in hearing.heard)
+
+
+def test_a_stopped_run_leaves_no_process_behind(data, tmp_path):
+    before = {p.pid for p in multiprocessing.active_children()}
+    ask = At(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(Stopped) as kept:  # whose traceback holds all that lived
+        fit(change(PLAIN, data__workers=1), data, tmp_path / "run", ask)
+    assert {p.pid for p in multiprocessing.active_children()} <= before, kept

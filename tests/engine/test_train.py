@@ -13,8 +13,9 @@ import torch
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run
-from saccade.engine.train import Stopped, rng, seed, set_rng
+from saccade.engine.train import Stopped, Training, rng, seed, set_rng
 from saccade.recipes.recipe import change, to_plain
+from saccade.tasks.metrics import Confusion
 from tests.engine.small import FULL, PLAIN, At, Losses, apart, fit, folder, same
 
 
@@ -121,6 +122,28 @@ def test_asked_to_stop_it_saves_and_can_go_on(number, data, unbroken, tmp_path):
     assert same(one, other) is None
 
 
+def test_asked_to_stop_in_an_evaluation_it_does_not_wait_for_its_end(
+    data, unbroken, tmp_path, monkeypatch
+):
+    counted = []
+
+    def update(self, output, target):
+        counted.append(len(target["label"]))
+        if len(counted) == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return count(self, output, target)
+
+    count = Confusion.update
+    monkeypatch.setattr(Confusion, "update", update)
+    out = tmp_path / "stopped"
+    with pytest.raises(Stopped, match="at step 3 of 6, evaluating"):
+        fit(FULL, data, out)
+    assert counted == [8]
+    assert Checkpoints(out).load()[0]["step"] == 3
+    session.resume(out, device="cpu")
+    assert_equal_runs(unbroken, Run.open(out))
+
+
 def test_parts_add_up_to_the_batch(data, tmp_path):
     whole, parts = Losses(), Losses()
     fit(PLAIN, data, tmp_path / "whole", whole)
@@ -156,13 +179,31 @@ def test_compiled_training_learns_alike(data, tmp_path):
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_last_good_state(data, tmp_path):
     recipe = change(PLAIN, optim__lr=1e30, schedule__epochs=4)
-    with pytest.raises(FloatingPointError, match=r"step \d+: the loss 'cross_entropy' is") as told:
+    with pytest.raises(FloatingPointError, match=r"step \d+: (the loss|not all)") as told:
         fit(recipe, data, tmp_path / "run")
     step = int(str(told.value).split()[1].rstrip(":"))
     entry = Checkpoints(tmp_path / "run").entry()
     kept = "none was kept" if entry is None else f"step {entry['step']} is kept"
     assert kept in str(told.value)
     assert entry is None or entry["step"] <= step
+
+
+@pytest.mark.parametrize("save_every", [1, None])
+def test_parameters_that_are_no_numbers_are_never_kept(save_every, data, tmp_path, monkeypatch):
+    """A finite loss whose gradient is none: nothing would show before the next step."""
+    update = Training._update
+
+    def spoilt(self):
+        if self.step == 2:
+            next(self.task.parameters()).grad.fill_(float("nan"))
+        update(self)
+
+    monkeypatch.setattr(Training, "_update", spoilt)
+    with pytest.raises(FloatingPointError, match="step 3: not all parameters are finite"):
+        fit(change(PLAIN, loop__save_every=save_every), data, tmp_path / "run")
+    entry = Checkpoints(tmp_path / "run").entry()
+    assert entry is None if save_every is None else entry["step"] == 2
+    assert not (tmp_path / "run" / "model.safetensors").exists()
 
 
 def test_a_torn_checkpoint_is_told_and_the_one_before_it_taken(data, unbroken, tmp_path):
