@@ -126,13 +126,16 @@ def evaluate(
     metric = session.evaluate(model, data, split=split, device=device)
     figures = metric.compute()
     if json:
-        print(js.dumps(figures))
+        print(js.dumps({**figures, "unread": len(metric.unread)}))
         return
     table = Table(box=None, pad_edge=False)
     for name in figures:
         table.add_column(name, justify="right")
     table.add_row(*(f"{v:.0f}" if k == "images" else f"{v:.3f}" for k, v in figures.items()))
     console.print(table)
+    for name, why in list(metric.unread.items())[:1]:
+        told = f"{len(metric.unread)} images cannot be read and are left out: {name} ({why}), ..."
+        console.print(told, highlight=False, markup=False, soft_wrap=True)
 
 
 def predict(
@@ -241,12 +244,18 @@ def _watch(log: bool):
 
 
 def _free(recipe: str) -> Path:
-    """runs/quick, runs/quick-2, ...: the first that is not taken."""
-    folder, n = Path("runs") / recipe, 1
+    """runs/quick, runs/quick-2, ...: the first that is not taken.
+
+    A process that torchrun has started again goes on with the last that is.
+    """
+    import os
+
+    folder, taken, n = Path("runs") / recipe, None, 1
     while (folder / "steps.jsonl").exists():
         n += 1
-        folder = Path("runs") / f"{recipe}-{n}"
-    return folder
+        taken, folder = folder, Path("runs") / f"{recipe}-{n}"
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return taken if again and taken is not None else folder
 
 
 def _newest() -> Path:

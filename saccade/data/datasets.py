@@ -142,13 +142,22 @@ def _classes(place: Path, split: str) -> tuple[list[tuple[str, str]], list[str]]
     found, empty = [], []
     for folder in _subfolders(place / split):
         names = []
-        for at, _, files in os.walk(folder, followlinks=True):
+        for at, inside, files in os.walk(folder, followlinks=True):
+            inside[:] = [name for name in inside if not _circular(os.path.join(at, name))]
             inner = os.path.relpath(at, place)
             names += [os.path.join(inner, name) for name in files if picture.is_one(name)]
         found += [(name, folder.name) for name in sorted(names)]
         if not names:
             empty.append(folder.name)
     return found, empty
+
+
+def _circular(path: str) -> bool:
+    """Whether a link leads back to a folder that it lies in."""
+    if not os.path.islink(path):
+        return False
+    here, there = os.path.realpath(os.path.dirname(path)), os.path.realpath(path)
+    return os.path.commonpath([here, there]) == there
 
 
 # -- a csv file -----------------------------------------------------------------------------

@@ -51,6 +51,8 @@ def evaluate(
             metric.update(output, target)
     distributed.folded(task)
     whole = task.metric()
-    for state in distributed.gathered(metric.state(), group):
+    whole.unread = {}
+    for state, bad in distributed.gathered((metric.state(), dict(images.bad)), group):
         whole.add(state)
+        whole.unread |= bad
     return whole

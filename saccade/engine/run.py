@@ -94,8 +94,14 @@ class Run:
         return found
 
     def write(self, line: dict[str, Any], file: str = "report.jsonl") -> None:
-        with open(self.folder / file, "a") as stream:
-            stream.write(json.dumps(line) + "\n")
+        try:
+            with open(self.folder / file, "a") as stream:
+                stream.write(json.dumps(line) + "\n")
+        except OSError as error:  # which names no file where the disk is full
+            raise OSError(
+                f"could not write {str(self.folder / file)!r} ({error}); the last checkpoint is "
+                f"whole: make room, then 'saccade resume {self.folder}'"
+            ) from error
 
     def rewind(self, step: int) -> None:
         """Forget what was written after a step, which is about to be done again."""

@@ -170,10 +170,14 @@ class Training:
     # -- what is told and kept -----------------------------------------------------------------
 
     def _note(self, terms: dict[str, float]) -> None:
-        rate = self.optimiser.param_groups[0]["lr"]
+        rate = self._rate()
         self.watcher.stepped(self.step, terms, rate, self.loop.batch)
         if self.group.first and (self.step - 1) % max(len(self.train) // 100, 1) == 0:
             self.run.write({"step": self.step, "loss": terms, "rate": rate}, "steps.jsonl")
+
+    def _rate(self) -> float:
+        """That of the last blocks, where early ones learn more slowly."""
+        return max(group["lr"] for group in self.optimiser.param_groups)
 
     def _end(self, epoch: int) -> None:
         """After an epoch: evaluate where it is due, and save.
@@ -207,7 +211,7 @@ class Training:
                 loader.note(met)
         line = {
             "epoch": epoch, "step": self.step, "seconds": round(self.seconds, 1),
-            "rate": self.optimiser.param_groups[0]["lr"], "val": figures,
+            "rate": self._rate(), "val": figures,
             "bad": len(self.train.bad) + len(self.val.bad),
         }  # fmt: skip
         if self.group.first:

@@ -19,6 +19,8 @@ Terms = dict[str, Tensor]
 class Metric(ABC):
     """What is counted over an evaluation; processes count their own share and `add` the others'."""
 
+    unread: dict[str, str]  # images left out because they cannot be read, and why
+
     @abstractmethod
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None: ...
 

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 
 from saccade import cli
+from saccade.cli import learn
 from tests.engine.folders import EPOCHS, answer, written
 from tests.engine.small import folder
 
@@ -131,3 +132,14 @@ def test_what_cannot_be_is_one_sentence(run, words, said, tmp_path, monkeypatch)
     assert code == 2
     assert said in " ".join(out.split())
     assert "Traceback" not in out
+
+
+def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quick", "quick-2"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "steps.jsonl").touch()
+    assert learn._free("quick").name == "quick-3"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert learn._free("quick").name == "quick-2"
+    assert learn._free("scratch").name == "scratch"

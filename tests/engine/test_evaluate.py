@@ -2,10 +2,11 @@ import pytest
 import torch
 
 from saccade.data.datasets import find
-from saccade.engine import make
+from saccade.engine import make, session
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate, precision
-from tests.engine.small import PLAIN, folder
+from saccade.recipes.recipe import change
+from tests.engine.small import PLAIN, fit, folder
 
 
 @pytest.fixture(scope="module")
@@ -27,3 +28,12 @@ def test_precision_by_name():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.bfloat16
     with precision("fp32", torch.device("cpu")):
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_what_is_left_out_is_known(tmp_path):
+    data = folder(tmp_path / "data")
+    run = fit(change(PLAIN, schedule__epochs=1), data, tmp_path / "run")
+    (data / "val" / "red" / "0.png").write_bytes(b"broken")
+    metric = session.evaluate(run.folder, str(data))
+    assert metric.compute()["images"] == 8
+    assert [name.endswith("red/0.png") for name in metric.unread] == [True]

@@ -45,3 +45,10 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     with pytest.raises(TypeError):
         write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    run = made(tmp_path / "run")
+    (run.folder / "steps.jsonl").symlink_to("/dev/full")
+    with pytest.raises(OSError, match=r"steps\.jsonl.*make room, then 'saccade resume"):
+        run.write({"step": 1}, "steps.jsonl")

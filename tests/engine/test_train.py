@@ -245,3 +245,8 @@ def test_chance_is_kept_and_restored():
 
 def test_a_recipe_on_disk_is_the_recipe(unbroken):
     assert to_plain(Run.open(unbroken.folder).recipe) == to_plain(FULL)
+
+
+def test_the_rate_told_is_the_peak_where_early_blocks_learn_more_slowly(unbroken):
+    told = max(line["rate"] for line in unbroken.lines("steps.jsonl"))
+    assert told == pytest.approx(FULL.optim.lr)
