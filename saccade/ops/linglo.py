@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from saccade.ops import native
 from saccade.ops.native.linglo import summary, supports
-from saccade.ops.precision import no_autocast, wide
+from saccade.ops.precision import autocasts, no_autocast, wide
 from saccade.ops.second import transformed
 
 FORMS = ("auto", "tokenwise", "folded", "collapsed")
@@ -139,7 +139,7 @@ def _mapped(
     x: Float[Tensor, "B N C"], m: Float[Tensor, "B C D"], bias: Float[Tensor, "B D"]
 ) -> Float[Tensor, "B N D"]:
     plain = torch.compiler.is_exporting() or not torch.is_grad_enabled()
-    if plain or torch.is_autocast_enabled(x.device.type):
+    if plain or autocasts(x.device):
         return torch.baddbmm(bias[:, None], x, m)
     return _Mapped.apply(x, m, bias)
 

@@ -12,7 +12,10 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 def no_autocast(device: torch.device) -> AbstractContextManager:
     """Keep autocast from narrowing what is computed inside; nothing at all where it is off."""
+    return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
+
+
+def autocasts(device: torch.device) -> bool:
+    """Whether autocast is on for a device; the meta device knows none."""
     kind = device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
-        return torch.autocast(kind, enabled=False)
-    return nullcontext()
+    return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)

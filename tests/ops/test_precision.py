@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from saccade.ops.precision import no_autocast, wide
+from saccade.ops.precision import autocasts, no_autocast, wide
 
 
 @pytest.mark.parametrize(
@@ -25,3 +25,11 @@ def test_no_autocast_shields_what_is_inside():
             assert (a @ a).dtype == torch.float32
     with no_autocast(torch.device("meta")):
         pass
+
+
+def test_autocast_is_seen_where_there_is_any():
+    cpu, meta = torch.device("cpu"), torch.device("meta")
+    assert not autocasts(cpu)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert autocasts(cpu)
+        assert not autocasts(meta)
