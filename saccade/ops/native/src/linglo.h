@@ -132,6 +132,7 @@ inline void summary_backward(const Summary& c, int task, float* partial) {
     const float* x = c.x + at;
     float* dx = c.dx + at;
     for (int h = 0; h < c.heads; h++) {
+      const bool more = h || c.add;
       const ptrdiff_t head = ptrdiff_t(part.b) * c.heads + h;
       const float *ask = c.ask + ptrdiff_t(h) * c.C, *dmean = c.dmean + head * c.C;
       const V<float> s = dots(ask, x, c.C, n, -INFINITY), t = dots(dmean, x, c.C, n, 0);
@@ -143,10 +144,10 @@ inline void summary_backward(const Summary& c, int task, float* partial) {
         float* row = dx + ptrdiff_t(j) * c.C;
         for (int k = 0; k < whole; k += N) {
           const V<float> term = aj * load(dmean + k) + dsj * load(ask + k);
-          store(row + k, h ? load(row + k) + term : term);
+          store(row + k, more ? load(row + k) + term : term);
         }
         for (int k = whole; k < c.C; k++)
-          row[k] = (h ? row[k] : 0.0f) + (a[j] * dmean[k] + ds[j] * ask[k]);
+          row[k] = (more ? row[k] : 0.0f) + (a[j] * dmean[k] + ds[j] * ask[k]);
       }
     }
   }
