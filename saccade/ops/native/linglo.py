@@ -34,7 +34,8 @@ class _Joined(torch.autograd.Function):
         return x.view_as(x), mean
 
     @staticmethod
-    def backward(ctx: Any, dx: Tensor | None, dmean: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        dx, dmean = grad_outputs
         if dmean is None:
             return dx, None
         kept = ctx.saved_tensors
@@ -49,8 +50,7 @@ def joined(
 ) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B h C"]]:
     """The tokens and their summary, for one reader of both: backward, one map holds the gradient.
 
-    What is done with the tokens returned must be out of the summary's sight: only `_Mapped`-like
-    readers whose gradient is a tensor of its own.
+    The tokens returned are for one operation whose backward makes a new tensor, as a product does.
     """
     if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
         return x, summary(x, ask)
