@@ -20,6 +20,9 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
+// Tokens come from far away, a few at a time: floats ahead of use to ask for them.
+constexpr ptrdiff_t AHEAD = 4096;
+
 struct SummaryPart {
   static constexpr int CHUNK = 784;  // tokens
   int b, from, to;
@@ -85,6 +88,7 @@ inline void summary_forward(const Summary& c, int task, float* partial) {
   for (int t = part.from; t < part.to; t += N) {
     const int n = min(N, part.to - t);
     const float* x = c.x + (ptrdiff_t(part.b) * c.tokens + t) * c.C;
+    fetch(x + AHEAD, size_t(n) * c.C * sizeof(float));
     for (int h = 0; h < c.heads; h++) {
       float *top = partial + h * (c.C + 2), *total = top + 1, *sums = top + 2;
       const V<float> s = dots(c.ask + ptrdiff_t(h) * c.C, x, c.C, n, -INFINITY);
@@ -131,6 +135,8 @@ inline void summary_backward(const Summary& c, int task, float* partial) {
     const ptrdiff_t at = (ptrdiff_t(part.b) * c.tokens + t) * c.C;
     const float* x = c.x + at;
     float* dx = c.dx + at;
+    fetch(x + AHEAD, size_t(n) * c.C * sizeof(float));
+    if (c.add) fetch(dx + AHEAD, size_t(n) * c.C * sizeof(float));
     for (int h = 0; h < c.heads; h++) {
       const bool more = h || c.add;
       const ptrdiff_t head = ptrdiff_t(part.b) * c.heads + h;
