@@ -91,8 +91,8 @@ class LearnedQueryAttention(nn.Module):
             q = q / (torch.linalg.vector_norm(q, dim=-1, keepdim=True) + 1e-6)
         return q * q.shape[-1] ** -0.5
 
-    def scores(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W L h"]:
-        """How well each pixel answers each query: x (q Wk^T), without the keys."""
+    def asks(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
+        """The linear map from x to its scores, q Wk^T, and its bias."""
         with no_autocast(x.device):
             q = self.asked()
             wk = self.key.weight.to(q.dtype).unflatten(0, q.shape[1:])  # h d C
@@ -101,7 +101,11 @@ class LearnedQueryAttention(nn.Module):
             if self.key.bias is not None:
                 bias = torch.einsum("lhd,hd->lh", q, self.key.bias.to(q.dtype).view_as(q[0]))
                 bias = bias.flatten().to(self.key.weight.dtype)
-        s = F.linear(x, asks.to(self.key.weight.dtype), bias)
+        return asks.to(self.key.weight.dtype), bias
+
+    def scores(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W L h"]:
+        """How well each pixel answers each query: x (q Wk^T), without the keys."""
+        s = F.linear(x, *self.asks(x))
         return s.unflatten(-1, (self.queries, self.heads))
 
     def values(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W h d"]:
@@ -117,8 +121,14 @@ class LearnedQueryAttention(nn.Module):
                 f"{type(self).__name__}: no window fits into the map, got {tuple(x.shape[1:3])} "
                 f"pixels, window={self.window} padding={self.padding}; try a larger padding"
             )
-        s, v = self.scores(x), self.values(x)
         tables = self.rpe, self.scale
+        if self.form == "exact" and ops.joins(x, self.rpe):
+            asks, bias = self.asks(x)
+            weight = torch.cat((self.value.weight, asks))
+            bias = None if bias is None else torch.cat((self.value.bias, bias))
+            vs = F.linear(x, weight, bias)  # values and scores by one product
+            return ops.aggregate_joined(vs, *tables, self.stride, self.padding, fold)
+        s, v = self.scores(x), self.values(x)
         return _AGGREGATE[self.form](s, v, *tables, self.stride, self.padding, fold)
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:

@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saccade.ops import native
-from saccade.ops.native.linglo import summary, supports
+from saccade.ops.native.linglo import joined, supports
 from saccade.ops.precision import autocasts, no_autocast, wide
 from saccade.ops.second import transformed
 
@@ -82,16 +82,17 @@ def tokenwise(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
 
 def folded(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     """The same function without K: its two uses meet in weights."""
-    gated = _context(x, w)[:, None] * F.linear(x, w.wv, w.bv)
+    _, g = _context(x, w)
+    gated = g[:, None] * F.linear(x, w.wv, w.bv)
     return F.linear(gated, w.u2 @ w.u1) + F.linear(x, w.u2 @ w.wk, _constant(w))
 
 
 def collapsed(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     """The same function as one image-conditioned linear map, without K or V."""
     both = (w.u2 @ w.u1).mT  # U1 U2, as the equation writes it: (in, out)
-    g = _context(x, w)
+    x, g = _context(x, w)
     m = (w.wv.mT * g[:, None]) @ both + (w.u2 @ w.wk).mT  # B C C
-    bias = (g * w.bv) @ both + _constant(w)
+    bias = torch.addmm(_constant(w), g * w.bv, both)
     return _mapped(x.to(m.dtype), m, bias.to(m.dtype))
 
 
@@ -112,14 +113,16 @@ def _attend(x: Float[Tensor, "B N C"], ws: Float[Tensor, "h C"]) -> Float[Tensor
     return torch.softmax(logits, dim=-1, dtype=wide(logits.dtype))
 
 
-def _context(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B C"]:
-    """G without K."""
+def _context(
+    x: Float[Tensor, "B N C"], w: Weights
+) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B C"]]:
+    """G without K; and X, to be read on by one product alone (see `joined`)."""
     plain = torch.compiler.is_exporting() or transformed() or not supports(x)
     if plain or w.wk.dtype != x.dtype or not native.available():
         mean = weighted_sum(_attend(x, w.ws @ w.wk), x)  # B h C
     else:
-        mean = summary(x, (w.ws * (w.ws.shape[1] // len(w.ws)) ** -0.5) @ w.wk)
-    return _per_head(F.linear(mean.to(w.wk.dtype), w.wk, w.bk))
+        x, mean = joined(x, (w.ws * (w.ws.shape[1] // len(w.ws)) ** -0.5) @ w.wk)
+    return x, _per_head(F.linear(mean.to(w.wk.dtype), w.wk, w.bk))
 
 
 def _constant(w: Weights) -> Float[Tensor, "C"]:
@@ -129,6 +132,8 @@ def _constant(w: Weights) -> Float[Tensor, "C"]:
 def _per_head(g: Float[Tensor, "B h C"]) -> Float[Tensor, "B C"]:
     """Head i keeps its own i-th slice of channels."""
     h = g.shape[1]
+    if h == 1:
+        return g.flatten(1)
     return g.unflatten(2, (h, g.shape[2] // h)).diagonal(dim1=1, dim2=2).mT.flatten(1)
 
 

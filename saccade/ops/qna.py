@@ -34,6 +34,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from saccade.ops import native, triton
 from saccade.ops.native.qna import aggregate as fused
+from saccade.ops.native.qna import aggregate_joined as fused_joined
 from saccade.ops.native.qna import supports
 from saccade.ops.precision import no_autocast, wide
 from saccade.ops.second import transformed
@@ -62,6 +63,23 @@ def aggregate(
         return on_gpu(s, v, rpe, ws, stride, padding, fold)
     forms = {"unrolled": unrolled, "walked": walked, "native": fused}
     return forms[form](s, v, rpe, ws, stride, padding, fold)
+
+
+def aggregate_joined(
+    vs: Float[Tensor, "B H W J"],
+    rpe: Float[Tensor, "k k L h"],
+    ws: Float[Tensor, "k k L h"] | None,
+    stride: int,
+    padding: int,
+    fold: bool = True,
+) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:
+    """The same of values and scores side by side in one map (the values first): see `joins`."""
+    return fused_joined(vs, rpe, ws, stride, padding, fold)
+
+
+def joins(x: Float[Tensor, "B H W C"], rpe: Float[Tensor, "k k L h"]) -> bool:
+    """Whether `aggregate_joined` takes what is projected from x: one product, then the kernel."""
+    return _best(x, x, rpe, None, True) == "native"
 
 
 def _best(s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor | None, fold: bool) -> str:

@@ -55,7 +55,7 @@ class Qna(ctypes.Structure):
 
 class Summary(ctypes.Structure):
     _fields_ = (
-        *_ints("threads B tokens C heads"),
+        *_ints("threads B tokens C heads add"),
         *_pointers("x ask mean lse dmean delta dx dask"),
     )
 

@@ -35,6 +35,22 @@ def aggregate(
     return torch.ops.saccade.aggregate(s, v, rpe, ws, stride, padding, fold)
 
 
+def aggregate_joined(
+    vs: Float[Tensor, "B H W J"],
+    rpe: Float[Tensor, "k k L h"],
+    ws: Float[Tensor, "k k L h"] | None,
+    stride: int,
+    padding: int,
+    fold: bool = True,
+) -> Float[Tensor, "B Ho Wo *queries h d"]:
+    """The same of values and scores side by side in one map, the values first.
+
+    Whoever projects both from one input needs one product instead of two, and backward too: their
+    gradients come as one map.
+    """
+    return torch.ops.saccade.aggregate_joined(vs, rpe, ws, stride, padding, fold)
+
+
 def supports(v: Tensor, window: int) -> bool:
     """Whether the kernel takes such a call (where it can be called at all)."""
     return v.dtype in TYPES and v.device.type == "cpu" and v.numel() > 0 and window <= WIDEST
@@ -50,6 +66,10 @@ def _forward(
     padding: int,
     fold: bool,
 ) -> Tensor:
+    return _run_forward(s, v, rpe, ws, stride, padding, fold)
+
+
+def _run_forward(s, v, rpe, ws, stride, padding, fold) -> Tensor:
     out = _output(s, v, rpe, ws, stride, padding, fold)
     call, _kept = _call(s, v, rpe, ws, stride, padding, fold)
     call.out = _map(out)
@@ -73,7 +93,13 @@ def _backward(
     padding: int,
     fold: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    ds, dv, drpe, dws = gradients = _like(s, v, rpe, ws)
+    gradients = _like(s, v, rpe, ws)
+    _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients)
+    return gradients
+
+
+def _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients) -> None:
+    ds, dv, drpe, dws = gradients
     call, (_s, _v, bias, weight) = _call(s, v, rpe, ws, stride, padding, fold)
     grad = _merged(grad)
     call.gout, call.ds, call.dv = _map(grad), _map(ds), _map(dv)
@@ -83,12 +109,58 @@ def _backward(
     for small, sums in zip((drpe, dws), wide, strict=True):
         if sums is not None:
             small.copy_(sums)
-    return gradients
 
 
 @_backward.register_fake
 def _(grad, s, v, rpe, ws, stride, padding, fold):
     return _like(s, v, rpe, ws)
+
+
+def _parted(vs: Tensor, rpe: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores and values as views of the map that holds both."""
+    L, h = rpe.shape[2:]
+    if (vs.shape[-1] - L * h) % h:
+        raise ValueError(f"aggregate_joined: heads must divide the values, got {vs.shape=} {h=}")
+    v, s = vs.tensor_split((vs.shape[-1] - L * h,), -1)
+    return s.unflatten(-1, (L, h)), v.unflatten(-1, (h, -1))
+
+
+@torch.library.custom_op("saccade::aggregate_joined", mutates_args=(), device_types="cpu")
+def _forward_joined(
+    vs: Tensor, rpe: Tensor, ws: Tensor | None, stride: int, padding: int, fold: bool
+) -> Tensor:
+    return _run_forward(*_parted(vs, rpe), rpe, ws, stride, padding, fold)
+
+
+@_forward_joined.register_fake
+def _(vs, rpe, ws, stride, padding, fold):
+    return _output(*_parted(vs, rpe), rpe, ws, stride, padding, fold)
+
+
+@torch.library.custom_op("saccade::aggregate_joined_backward", mutates_args=(), device_types="cpu")
+def _backward_joined(
+    grad: Tensor,
+    vs: Tensor,
+    rpe: Tensor,
+    ws: Tensor | None,
+    stride: int,
+    padding: int,
+    fold: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    dvs, drpe, dws = gradients = _like_joined(vs, rpe, ws)
+    maps = _parted(vs, rpe)
+    _run_backward(grad, *maps, rpe, ws, stride, padding, fold, (*_parted(dvs, rpe), drpe, dws))
+    return gradients
+
+
+@_backward_joined.register_fake
+def _(grad, vs, rpe, ws, stride, padding, fold):
+    return _like_joined(vs, rpe, ws)
+
+
+def _like_joined(vs, rpe, ws) -> tuple[Tensor, Tensor, Tensor]:
+    dws = vs.new_empty(0) if ws is None else ws.new_empty(ws.shape)
+    return vs.new_empty(vs.shape), rpe.new_empty(rpe.shape), dws
 
 
 def _like(s, v, rpe, ws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -120,6 +192,27 @@ def _differentiate_again(ctx, *weights):
     return *second(plain, grad, tensors, weights), None, None, None
 
 
+def _differentiate_joined(ctx, grad):
+    vs, rpe, ws = ctx.saved_tensors
+    dvs, drpe, dws = torch.ops.saccade.aggregate_joined_backward(
+        grad, vs, rpe, ws, ctx.stride, ctx.padding, ctx.fold
+    )
+    return dvs, drpe, None if ws is None else dws, None, None, None
+
+
+def _differentiate_joined_again(ctx, *weights):
+    from saccade.ops.qna import unrolled
+
+    def plain(vs, rpe, ws=None):
+        return unrolled(*_parted(vs, rpe), rpe, ws, ctx.stride, ctx.padding, ctx.fold)
+
+    grad, *tensors = ctx.saved_tensors
+    return *second(plain, grad, tensors, weights), None, None, None
+
+
+_forward_joined.register_autograd(_differentiate_joined, setup_context=_keep)
+_backward_joined.register_autograd(_differentiate_joined_again, setup_context=_keep)
+_forward_joined.register_autocast("cpu", torch.bfloat16)
 _forward.register_autograd(_differentiate, setup_context=_keep)
 _backward.register_autograd(_differentiate_again, setup_context=_keep)
 _forward.register_autocast("cpu", torch.bfloat16)
@@ -194,3 +287,19 @@ def _flops(s, v, rpe, ws, stride, padding, fold, *args, out_shape=None, **kwargs
 @register_flop_formula(torch.ops.saccade.aggregate_backward)
 def _flops_backward(grad, s, v, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
     return 2 * _products(s, v, rpe, stride, padding)
+
+
+def _shapes_of(vs, rpe) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    B, H, W, J = vs
+    L, h = rpe[2:]
+    return (B, H, W, L, h), (B, H, W, h, (J - L * h) // h)
+
+
+@register_flop_formula(torch.ops.saccade.aggregate_joined)
+def _flops_joined(vs, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
+    return _products(*_shapes_of(vs, rpe), rpe, stride, padding)
+
+
+@register_flop_formula(torch.ops.saccade.aggregate_joined_backward)
+def _flops_joined_backward(grad, vs, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
+    return 2 * _products(*_shapes_of(vs, rpe), rpe, stride, padding)

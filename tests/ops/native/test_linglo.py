@@ -3,7 +3,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import native
-from saccade.ops.native.linglo import summary, supports
+from saccade.ops.native.linglo import joined, summary, supports
 from tests.ops.native.oracle import gradients, relative
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
@@ -100,6 +100,29 @@ def test_opcheck():
     x, ask = x.detach(), ask.detach()
     kept = torch.ops.saccade.summary(x, ask)
     torch.library.opcheck(torch.ops.saccade.summary_backward.default, (g[:1], x, ask, *kept))
+    onto = torch.ones_like(x), g[:1], x, ask, *kept
+    torch.library.opcheck(torch.ops.saccade.summary_backward_to.default, onto)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_gradients_of_tokens_and_summary_meet_in_one_map(heads):
+    (x, ask), g = example(B=2, N=37, C=12)
+    ask, g = ask[:heads], g[:, :heads]
+    y = torch.randn_like(x)
+    leaves = x.requires_grad_(), ask.detach().requires_grad_()
+    exact = [t.detach().double().requires_grad_() for t in leaves]
+
+    def apart(x, ask):
+        return x * 2, plain(x, ask)
+
+    def beside(x, ask):
+        x, mean = joined(x, ask)
+        return x * 2, mean
+
+    got = torch.autograd.grad(beside(*leaves), leaves, (y, g))
+    want = torch.autograd.grad(apart(*exact), exact, (y.double(), g.double()))
+    for ours, theirs in zip(got, want, strict=True):
+        assert relative(ours, theirs) < 1e-5
 
 
 def test_second_derivatives_are_those_of_the_equation():

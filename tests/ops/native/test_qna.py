@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import native
-from saccade.ops.native.qna import aggregate
+from saccade.ops.native.qna import aggregate, aggregate_joined
 from tests.ops.native import oracle
 from tests.ops.native.oracle import gradients, relative
 
@@ -153,6 +153,33 @@ def test_opcheck(fold):
     torch.library.opcheck(torch.ops.saccade.aggregate.default, (*leaves, 1, 1, fold))
     plain = [None if t is None else t.detach() for t in tensors]
     torch.library.opcheck(torch.ops.saccade.aggregate_backward.default, (g, *plain, 1, 1, fold))
+    s, v, *tables = plain
+    vs = torch.cat((v.flatten(3), s.flatten(3)), -1)
+    back = g, vs, *tables, 1, 1, fold
+    torch.library.opcheck(torch.ops.saccade.aggregate_joined_backward.default, back)
+    leaves = [None if t is None else t.detach().requires_grad_() for t in (vs, *tables)]
+    torch.library.opcheck(torch.ops.saccade.aggregate_joined.default, (*leaves, 1, 1, fold))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("fold", [True, False])
+def test_joined_is_the_same_bit_for_bit(fold, stride):
+    (s, v, *tables), g = example(fold=fold, stride=stride)
+    y, (ds, dv, *dtables) = gradients(lambda *t: aggregate(*t, stride, 1, fold), (s, v, *tables), g)
+    vs = torch.cat((v.flatten(3), s.flatten(3)), -1)
+    y2, (dvs, *dtables2) = gradients(
+        lambda *t: aggregate_joined(*t, stride, 1, fold), (vs, *tables), g
+    )
+    assert torch.equal(y, y2)
+    assert torch.equal(dvs, torch.cat((dv.flatten(3), ds.flatten(3)), -1))
+    for a, b in zip(dtables, dtables2, strict=True):
+        assert a is b is None or torch.equal(a, b)
+
+
+def test_joined_refuses_values_that_no_heads_divide():
+    (_, _, rpe, ws), _ = example()
+    with pytest.raises(ValueError, match="heads must divide"):
+        aggregate_joined(torch.randn(1, 5, 5, 7 + rpe.shape[2] * rpe.shape[3]), rpe, ws, 1, 1)
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -43,6 +43,7 @@ struct Qna {
 // Key-only attention's summary of each image. All dense and in fp32.
 struct Summary {
   int32_t threads, B, tokens, C, heads;
+  int32_t add;           // 1: dx is added to what is there
   const float *x, *ask;  // B tokens C; heads C
   float *mean, *lse;     // B heads C; B heads
   // backward

@@ -20,6 +20,9 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
+// Tokens come from far away, a few at a time: floats ahead of use to ask for them.
+constexpr ptrdiff_t AHEAD = 4096;
+
 struct SummaryPart {
   static constexpr int CHUNK = 784;  // tokens
   int b, from, to;
@@ -85,6 +88,7 @@ inline void summary_forward(const Summary& c, int task, float* partial) {
   for (int t = part.from; t < part.to; t += N) {
     const int n = min(N, part.to - t);
     const float* x = c.x + (ptrdiff_t(part.b) * c.tokens + t) * c.C;
+    fetch(x + AHEAD, size_t(n) * c.C * sizeof(float));
     for (int h = 0; h < c.heads; h++) {
       float *top = partial + h * (c.C + 2), *total = top + 1, *sums = top + 2;
       const V<float> s = dots(c.ask + ptrdiff_t(h) * c.C, x, c.C, n, -INFINITY);
@@ -131,7 +135,10 @@ inline void summary_backward(const Summary& c, int task, float* partial) {
     const ptrdiff_t at = (ptrdiff_t(part.b) * c.tokens + t) * c.C;
     const float* x = c.x + at;
     float* dx = c.dx + at;
+    fetch(x + AHEAD, size_t(n) * c.C * sizeof(float));
+    if (c.add) fetch(dx + AHEAD, size_t(n) * c.C * sizeof(float));
     for (int h = 0; h < c.heads; h++) {
+      const bool more = h || c.add;
       const ptrdiff_t head = ptrdiff_t(part.b) * c.heads + h;
       const float *ask = c.ask + ptrdiff_t(h) * c.C, *dmean = c.dmean + head * c.C;
       const V<float> s = dots(ask, x, c.C, n, -INFINITY), t = dots(dmean, x, c.C, n, 0);
@@ -143,10 +150,10 @@ inline void summary_backward(const Summary& c, int task, float* partial) {
         float* row = dx + ptrdiff_t(j) * c.C;
         for (int k = 0; k < whole; k += N) {
           const V<float> term = aj * load(dmean + k) + dsj * load(ask + k);
-          store(row + k, h ? load(row + k) + term : term);
+          store(row + k, more ? load(row + k) + term : term);
         }
         for (int k = whole; k < c.C; k++)
-          row[k] = (h ? row[k] : 0.0f) + (a[j] * dmean[k] + ds[j] * ask[k]);
+          row[k] = (more ? row[k] : 0.0f) + (a[j] * dmean[k] + ds[j] * ask[k]);
       }
     }
   }
