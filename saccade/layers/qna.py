@@ -122,7 +122,7 @@ class LearnedQueryAttention(nn.Module):
                 f"pixels, window={self.window} padding={self.padding}; try a larger padding"
             )
         tables = self.rpe, self.scale
-        if self.form == "exact" and ops.joins(x, self.rpe):
+        if self.form == "exact" and ops.joins(x, self.rpe) and _untouched(self.value):
             asks, bias = self.asks(x)
             weight = torch.cat((self.value.weight, asks))
             bias = None if bias is None else torch.cat((self.value.bias, bias))
@@ -133,6 +133,12 @@ class LearnedQueryAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:
         return self.mix(self.aggregate(x, fold=True).flatten(3))
+
+
+def _untouched(linear: nn.Module) -> bool:
+    """A plain nn.Linear that nobody replaced, parametrised or hooked, whose weights say it all."""
+    hooked = linear._forward_hooks or linear._forward_pre_hooks
+    return type(linear) is nn.Linear and not hooked
 
 
 class LearnedQueryUpsampling(LearnedQueryAttention):

@@ -286,3 +286,15 @@ def test_drop_path_spares_the_first_half_of_the_way_down():
     tokens = x.permute(0, 2, 3, 1)
     first = down.skip(x).permute(0, 2, 3, 1) + down.mix(down.mix_norm(tokens))
     torch.testing.assert_close(down(x).permute(0, 2, 3, 1), first)
+
+
+def test_values_may_be_hooked_or_replaced():
+    """As LoRA, quantisation and feature extractors do."""
+    layer, x = LearnedQueryAttention(16, heads=4, window=3), torch.randn(1, 6, 6, 16)
+    y, seen = layer(x), []
+    hook = layer.value.register_forward_hook(lambda *_: seen.append(1))
+    assert torch.allclose(layer(x), y, atol=1e-5)
+    assert seen
+    hook.remove()
+    layer.value = torch.nn.Sequential(layer.value, torch.nn.Identity())
+    assert torch.allclose(layer(x), y, atol=1e-5)
