@@ -90,16 +90,18 @@ for k in range(12):
     made = Loader(Slow(0.0), whose, batch=4, workers=2)
     next(made.epoch(0))
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.05 + 0.0037 * k)
+        signal.setitimer(signal.ITIMER_REAL, 0.05 + 0.0037 * k, 1.0)  # again, if one is lost
         while True:
             for parts in made.epoch(1):
                 pass
     except KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         print("stopped", flush=True)
     made.close()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_quiet():
     run = subprocess.run(
         [sys.executable, "-c", CTRL_C], capture_output=True, text=True, start_new_session=True,
