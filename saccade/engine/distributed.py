@@ -35,11 +35,16 @@ class Group:
         return self.rank == 0
 
 
+def chosen(device: str | None) -> str:
+    """The device asked for, or the best there is."""
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
 @contextmanager
 def joined(device: str | None = None) -> Generator[Group]:
     """Join the processes that torchrun started; alone if it did not."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    kind = chosen(device)
     here = torch.device(kind)
     if kind == "cuda":
         here = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))

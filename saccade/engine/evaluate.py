@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor
 
 from saccade.data.loader import Loader
 from saccade.engine import distributed
@@ -41,14 +40,10 @@ def evaluate(
         if asked is not None and distributed.total(torch.tensor(float(asked())), group) > 0:
             raise Stopped
         for part in parts:
-            image = part.image.to(group.device, memory_format=torch.channels_last)
+            part = part.to(group.device)
             with precision(how, group.device):
-                output = task(image)
-            target = {
-                k: v.to(group.device) if isinstance(v, Tensor) else v
-                for k, v in part.target.items()
-            }
-            metric.update(output, target)
+                output = task(part.image.to(memory_format=torch.channels_last))
+            metric.update(output, part.target)
     distributed.folded(task)
     whole = task.metric()
     whole.unread = {}

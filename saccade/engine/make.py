@@ -1,7 +1,6 @@
 """From a recipe's words to live objects, one function a word."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import timm
@@ -95,8 +94,7 @@ def _recompute(net: nn.Module, name: str) -> None:
 
 def start(net: nn.Module, source: str) -> None:
     """Take all weights but the classifier's from a saved model or a run."""
-    path = Path(source)
-    other = load(path / "model.safetensors" if path.is_dir() else path)
+    other = load(source)
     mine, theirs = card(net)["architecture"], card(other)["architecture"]
     if mine != theirs:
         raise ValueError(

@@ -10,6 +10,7 @@ from PIL import Image
 from saccade.data import augment
 from saccade.data.picture import ENDINGS, rgb
 from saccade.engine import session
+from saccade.engine.distributed import chosen
 from saccade.models.saved import card
 from saccade.tasks.classify import Classify, Guess
 
@@ -22,7 +23,7 @@ def guesses(
         raise ValueError(f"predict: at least one class is named, got {top=}")
     paths = [path for word in files for path in pictures(word)]
     net, notes = session.opened(model)
-    kind = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    kind = torch.device(chosen(device))
     task = Classify(net, notes["classes"]).to(kind).eval()
     about = card(net)
     transform = augment.test(session.test_of(notes), about["mean"], about["std"])

@@ -140,7 +140,8 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
                 run.rewind(0)
             if group.first:
                 write_json(run.folder / "recipe.json", run.plain())  # its data may lie elsewhere
-                write_json(run.folder / "data.json", _told(splits))
+                if not (run.folder / "data.json").is_file():
+                    write_json(run.folder / "data.json", _told(splits))
             with distributed.together(group, f"saccade resume {run.folder}"):
                 training.fit()
         finally:
@@ -174,16 +175,10 @@ def _elsewhere(run: Run) -> list[str]:
 
 def opened(model: str | Path) -> tuple[nn.Module, dict[str, Any]]:
     """A trained classifier and its notes, from a run's folder or a file."""
-    path = Path(model)
-    file = path / "model.safetensors" if path.is_dir() else path
-    if path.is_dir() and not file.is_file():
-        raise FileNotFoundError(
-            f"{str(path)!r} holds no trained model yet; one is written with the first evaluation"
-        )
-    net: Any = load(file)
+    net: Any = load(model)
     notes: dict[str, Any] = net.notes
     if "classes" not in notes:
-        raise ValueError(f"{str(file)!r} holds no class names; give a model that was trained here")
+        raise ValueError(f"{str(model)!r} holds no class names; give a model that was trained here")
     return net, notes
 
 

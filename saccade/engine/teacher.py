@@ -88,8 +88,7 @@ def known(name: str) -> nn.Module:
     if name in BY_PIP:
         return _by_pip(name)
     if Path(name).exists():
-        path = Path(name)
-        return load(path / "model.safetensors" if path.is_dir() else path)
+        return load(name)
     if not timm.is_model(name):
         close = nearest(name, [*BY_PIP, *timm.list_models(pretrained=True)])
         raise ValueError(f"task.teacher: no model named {name!r}; did you mean {close!r}?")

@@ -120,11 +120,11 @@ class Training:
 
     def _backward(self, part: Batch, share: float, last: bool) -> dict[str, Tensor]:
         device = self.group.device
-        image = part.image.to(device, memory_format=torch.channels_last, non_blocking=True)
-        target = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in part.target.items()}
+        part = part.to(device)
+        image = part.image.to(memory_format=torch.channels_last)
         with distributed.quiet(self.model, last):
             with precision(self.loop.precision, device):
-                target = self.task.prepare(image, target)
+                target = self.task.prepare(image, part.target)
                 terms = self.task.loss(self.model(image), target)
             # Gradients are averaged over processes, and each share is one of the whole batch.
             loss = torch.stack(list(terms.values())).sum() * share * self.group.world

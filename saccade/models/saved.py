@@ -37,8 +37,18 @@ def save(
 
 
 def load(path: str | Path, **overrides: Any) -> nn.Module:
-    """The model that `save` wrote, weights and all, in eval mode; its `notes` come along."""
+    """The model that `save` wrote, weights and all, in eval mode; its `notes` come along.
+
+    A run's folder stands for its best model.
+    """
     path = Path(path)
+    if path.is_dir():
+        path = path / "model.safetensors"
+        if not path.is_file():
+            raise FileNotFoundError(
+                f"{str(path.parent)!r} holds no trained model yet; "
+                f"one is written with the first evaluation"
+            )
     if not path.is_file():
         raise FileNotFoundError(f"load: no file {str(path)!r}; give the path that save() returned")
     try:
