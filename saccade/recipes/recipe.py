@@ -11,19 +11,10 @@ import types
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from saccade.recipes.augment import Augment, BoxAugment, BoxTest, Test
+from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
+from saccade.recipes.task import Classify, Detr, Distill, RetinaNet
 from saccade.words import nearest
-
-Interpolation = Literal["bilinear", "bicubic"]
-SHARE, COUNT, SOME = (0, 1), (0, math.inf), (1, math.inf)
-
-
-def _hold(group: Any, **bounds: tuple[float, float]) -> None:
-    """Refuse what lies out of bounds, before anything is begun with it."""
-    for name, (low, high) in bounds.items():
-        value = getattr(group, name)
-        if value is not None and not low <= value <= high:
-            wanted = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
-            raise ValueError(f"{type(group).__name__.lower()}.{name}: {wanted}, got {value:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,30 +32,6 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classify:
-    """Task: one class an image, cross-entropy."""
-
-    smoothing: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distill(Classify):
-    """Task: as `Classify`, and agree with a teacher that sees the same augmented image.
-
-    loss = (1 - weight) cross-entropy + weight T^2 KL(teacher / T, student / T)
-    """
-
-    teacher: str
-    """A timm name, "efficientnet_lite0" (weights by pip), or a saved model."""
-    weight: float = 0.7
-    temperature: float = 2.0
-    size: int | None = None
-    """Side the images are resized to for the teacher; as they are if None."""
-    classes: str = ""
-    """File that maps the set's classes to the teacher's; a head is trained first if empty."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Data:
     """What is read, and how much of it may be broken."""
 
@@ -76,65 +43,7 @@ class Data:
     """Share of unreadable images beyond which a run stops."""
 
     def __post_init__(self) -> None:
-        _hold(self, bad=SHARE, workers=COUNT)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Augment:
-    """What happens to a training image, in this order; mixing comes last, over the batch."""
-
-    size: int = 224
-    scale: tuple[float, float] = (0.08, 1.0)
-    """Area of the random crop, as a share of the image's."""
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    interpolation: Interpolation = "bicubic"
-    flip: float = 0.5
-    rand: str = ""
-    """timm's policy string, such as rand-m9-n2-mstd0.5."""
-    jitter: float = 0.0
-    """Strength of colour jitter (brightness, contrast, saturation)."""
-    jitter_share: float = 1.0
-    """Share of the images that are jittered."""
-    grey: float = 0.0
-    """Share of the images that lose their colour."""
-    erase: float = 0.0
-    """Share of the images that lose a rectangle."""
-    mixup: float = 0.0
-    """Alpha of mixup's beta distribution; none if 0."""
-    cutmix: float = 0.0
-    switch: float = 0.5
-    """Share of cutmix where both are on."""
-    mix: float = 1.0
-    """Share of the batches that are mixed at all."""
-    repeats: int = 1
-    """Repeated augmentation: times an image comes in its batch."""
-
-    def __post_init__(self) -> None:
-        _hold(
-            self,
-            size=SOME,
-            flip=SHARE,
-            jitter_share=SHARE,
-            grey=SHARE,
-            erase=SHARE,
-            mixup=COUNT,
-            cutmix=COUNT,
-            switch=SHARE,
-            mix=SHARE,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Test:
-    """What happens to an image that is evaluated: resize, and cut the centre."""
-
-    size: int = 224
-    crop: float = 0.875
-    """Side of the centre crop, as a share of the resized short side."""
-    interpolation: Interpolation = "bicubic"
-
-    def __post_init__(self) -> None:
-        _hold(self, size=SOME)
+        hold(self, bad=SHARE, workers=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,11 +64,13 @@ class Optim:
     """No decay for biases and norms ("vectors"), and for what layers declare (position tables)."""
     layer_decay: float | None = None
     """Factor by which each earlier block learns more slowly."""
+    backbone: float = 1.0
+    """The backbone's rate, as a share of the rest's."""
     clip: float | None = None
     """Largest norm of all gradients together."""
 
     def __post_init__(self) -> None:
-        _hold(self, lr=COUNT, clip=(1e-9, math.inf), weight_decay=COUNT)
+        hold(self, lr=COUNT, clip=(1e-9, math.inf), weight_decay=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,7 +92,7 @@ class Schedule:
     """Exponent of poly."""
 
     def __post_init__(self) -> None:
-        _hold(self, epochs=SOME, warmup=COUNT)
+        hold(self, epochs=SOME, warmup=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +124,7 @@ class Loop:
     """Epochs between evaluations; the last epoch is always evaluated."""
 
     def __post_init__(self) -> None:
-        _hold(self, save_every=COUNT, evaluate_every=SOME, ema=SHARE, bn_decay=SHARE)
+        hold(self, save_every=COUNT, evaluate_every=SOME, ema=SHARE, bn_decay=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,10 +134,10 @@ class Recipe:
     about: str
     """Section of the paper, command, hours on which machine, result to expect."""
     model: Model
-    task: Classify | Distill
+    task: Classify | Distill | RetinaNet | Detr
     data: Data = Data()
-    augment: Augment
-    test: Test
+    augment: Augment | BoxAugment
+    test: Test | BoxTest
     optim: Optim
     schedule: Schedule
     loop: Loop

@@ -1,0 +1,15 @@
+"""What a recipe's numbers may be."""
+
+import math
+from typing import Any
+
+SHARE, COUNT, SOME = (0, 1), (0, math.inf), (1, math.inf)
+
+
+def hold(group: Any, **bounds: tuple[float, float]) -> None:
+    """Refuse what lies out of bounds, before anything is begun with it."""
+    for name, (low, high) in bounds.items():
+        value = getattr(group, name)
+        if value is not None and not low <= value <= high:
+            wanted = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+            raise ValueError(f"{type(group).__name__.lower()}.{name}: {wanted}, got {value:g}")
