@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from saccade.data import augment
 from saccade.data.picture import ENDINGS, rgb
 from saccade.engine import session
 from saccade.engine.distributed import chosen
@@ -22,11 +21,14 @@ def guesses(
     if top < 1:
         raise ValueError(f"predict: at least one class is named, got {top=}")
     paths = [path for word in files for path in pictures(word)]
-    net, notes = session.opened(model)
     kind = torch.device(chosen(device))
-    task = Classify(net, notes["classes"]).to(kind).eval()
-    about = card(net)
-    transform = augment.test(session.test_of(notes), about["mean"], about["std"])
+    ready = session.opened(model, kind)
+    task, about = ready.task, card(ready.task.net)
+    if not isinstance(task, Classify):
+        raise ValueError(
+            f"predict: {str(model)!r} names no classes; use 'saccade {ready.kind.verb}' with it"
+        )
+    transform = ready.kind.test(ready.test, about["mean"], about["std"])
     for path in paths:
         try:
             photo: Image.Image = rgb(path, str(path))
