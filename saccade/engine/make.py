@@ -96,18 +96,18 @@ def training(recipe: words.Recipe, images: Readable, net: nn.Module, group: Grou
     return Loader(
         images, kind.train(recipe.augment, about["mean"], about["std"]), batch=loop.batch,
         part=loop.part, seed=loop.seed, rank=group.rank, world=group.world,
-        workers=workers(recipe, group), limit=recipe.data.bad,
+        workers=workers(recipe.data, group), limit=recipe.data.bad,
         **kind.over_batches(recipe.augment),
     )  # fmt: skip
 
 
-def workers(recipe: words.Recipe, group: Group) -> int:
+def workers(data: words.Data, group: Group) -> int:
     """How many processes read images for this one.
 
     Beside a CPU that trains on all its cores, more than one only gets in its way.
     """
-    if recipe.data.workers is not None:
-        return recipe.data.workers
+    if data.workers is not None:
+        return data.workers
     if group.device.type == "cpu":
         return 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -118,7 +118,7 @@ def evaluation(recipe: words.Recipe, images: Readable, net: nn.Module, group: Gr
     """Evaluation batches: every image once, over all processes."""
     return unaugmented(
         kinds.of(recipe), recipe.test, images, net, group, recipe.loop.batch,
-        workers(recipe, group), recipe.data.bad,
+        workers(recipe.data, group), recipe.data.bad,
     )  # fmt: skip
 
 

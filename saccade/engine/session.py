@@ -19,7 +19,7 @@ from saccade.engine.run import Run, environment, write_json
 from saccade.engine.teacher import teach
 from saccade.engine.train import Training
 from saccade.models.saved import load
-from saccade.recipes.recipe import Classify, Data, Recipe
+from saccade.recipes.recipe import Classify, Data, Recipe, change
 from saccade.recipes.recipe import group as words_of
 from saccade.tasks.task import Metric, Task
 
@@ -49,6 +49,7 @@ def train(
                 "loop.shard: parameters are split over processes, and there is one; "
                 "start with 'torchrun --nproc-per-node N -m saccade train …'"
             )
+        recipe = _anywhere(recipe)
         splits = kinds.of(recipe).find(data, recipe.data, recipe.loop.seed)
         run: Run | Exception | None = None
         if group.first:
@@ -92,6 +93,17 @@ def resume(
         _same(run, splits)
         _fit(run, splits, group, watch, resumed=True)
     return run
+
+
+def _anywhere(recipe: Recipe) -> Recipe:
+    """The recipe with whole paths, for a run to go on from another folder."""
+    named = {"model": ("start",), "task": ("teacher", "classes")}
+    for group, names in named.items():
+        for name in names:
+            value = getattr(getattr(recipe, group), name, "")
+            if value and Path(value).exists():
+                recipe = change(recipe, **{f"{group}.{name}": str(Path(value).absolute())})
+    return recipe
 
 
 def _splits(run: Run) -> Splits:
@@ -191,6 +203,8 @@ class Opened:
     test: Any
     """How it wants to be shown pictures."""
     classes: list[str]
+    notes: dict[str, Any]
+    """What its data wanted remembered."""
 
 
 def opened(model: str | Path, device: torch.device | str = "cpu") -> Opened:
@@ -201,9 +215,10 @@ def opened(model: str | Path, device: torch.device | str = "cpu") -> Opened:
         raise ValueError(f"{str(model)!r} holds no class names; give a model that was trained here")
     kind, asked = kinds.kept(notes)
     classes = notes["classes"]
-    task = kind.task(asked, net, tuple(classes), notes.get("data", {})).to(device).eval()
+    kept = notes.get("data", {})
+    task = kind.task(asked, net, tuple(classes), kept).to(device).eval()
     shown = words_of("test", {"kind": kind.tests.__name__, **notes.get("test", {})})
-    return Opened(kind, task, shown, classes)
+    return Opened(kind, task, shown, classes, kept)
 
 
 def evaluate(
@@ -228,7 +243,9 @@ def evaluate(
         images = kind.aligned(found, classes)
         return count(
             ready.task,
-            make.unaugmented(kind, ready.test, images, ready.task.net, group, batch),
+            make.unaugmented(
+                kind, ready.test, images, ready.task.net, group, batch, make.workers(Data(), group)
+            ),
             group,
         )
 

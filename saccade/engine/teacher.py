@@ -157,7 +157,7 @@ def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
     net = make.model(make.unstarted(recipe), len(run.classes))
     loader = make.unaugmented(
         kinds.of(recipe), test, splits.train, net, Group(device=group.device), 64,
-        make.workers(recipe, group),
+        make.workers(recipe.data, group),
     )  # fmt: skip
     features, labels = [], []
     for parts in loader.epoch(0):

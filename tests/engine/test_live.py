@@ -75,7 +75,7 @@ def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
     optim = live.Live(PLAIN, classes=3).optimiser
     for shape in ("step", "poly"):
         schedule(optim, Schedule(epochs=2, shape=shape, steps=(1.0,)), 4)
-    make.workers(PLAIN, Group())
+    make.workers(PLAIN.data, Group())
     find(str(data / "train"), FULL.data)
     shown = {(words.Recipe, "about")}  # by `saccade recipes`
     fields = {(kind, f.name) for kind in kinds for f in dataclasses.fields(kind)}
