@@ -71,7 +71,7 @@ def main():
             job.wait()
         raise
     folders = [asked.out / f"{model}-{seed}" for model in MODELS for seed in range(asked.seeds)]
-    saccade("report", *folders, "--out", asked.out).wait()
+    saccade("report", *folders, "--out", asked.out / "compare.png").wait()
 
 
 if __name__ == "__main__":
