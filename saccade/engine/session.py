@@ -84,7 +84,7 @@ def resume(
     if data is not None:
         run = dataclasses.replace(run, data=data)
     with distributed.joined(device) as group:
-        splits = _splits(run)
+        splits = images_of(run)
         if tuple(splits.classes) != run.classes:
             raise ValueError(
                 f"resume: {run.data!r} has other classes than the run began with "
@@ -106,7 +106,7 @@ def _anywhere(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _splits(run: Run) -> Splits:
+def images_of(run: Run) -> Splits:
     """The images that a run was begun with."""
     return kinds.of(run.recipe).find(run.data, run.recipe.data, run.recipe.loop.seed)
 
@@ -237,7 +237,7 @@ def evaluate(
         ready = opened(model, group.device)
         kind, classes = ready.kind, ready.classes
         if data is None:
-            found = getattr(_splits(Run.open(model)), split)
+            found = getattr(images_of(Run.open(model)), split)
         else:
             found = kind.every(data, classes) if split == "val" else kind.find(data, Data()).train
         images = kind.aligned(found, classes)

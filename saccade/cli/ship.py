@@ -1,0 +1,182 @@
+"""`export`: a trained model as a file that runs without saccade."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from saccade.cli.console import console
+from saccade.words import nearest
+
+CALIBRATION = 128  # images that 8-bit ranges are measured on
+
+
+def export(
+    model: str,
+    to: str = "onnx",
+    out: Path | None = None,
+    int8: bool = False,
+    data: str | None = None,
+    untrained: bool = False,
+    latency: bool = False,
+    size: int = 224,
+) -> None:
+    """Write a trained model as ONNX or a torch program, checked against the original.
+
+    Args:
+        model: a run's folder or a saved model, or a model's name with --untrained
+        to: onnx, torch (torch.export) or aot (compiled ahead of time for this machine)
+        out: the file; beside the model if not given
+        int8: also write an 8-bit ONNX file, and count both over the data
+        data: images that 8-bit ranges and figures are measured on; the run's own if not given
+        untrained: take a model by name, with fresh weights
+        latency: time eager, compiled and exported side by side
+        size: side of the images for latency
+    """
+    from saccade import export as ship
+
+    if to not in ship.ENDINGS:
+        known = list(ship.ENDINGS)
+        raise ValueError(
+            f"export: no format {to!r}; did you mean {nearest(to, known)!r} ({', '.join(known)})?"
+        )
+    if int8 and to != "onnx":
+        raise ValueError("export: int8 is for ONNX; leave --to at onnx")
+    if int8 and untrained:
+        raise ValueError("export: int8 measures ranges on images; give a trained model")
+    ready = None if untrained else _opened(model)
+    task, about = _fresh(model) if ready is None else (ready.task, _about(ready))
+    folder = Path(model) if Path(model).is_dir() else Path(model).parent
+    stem = "model" if Path(model).is_dir() else Path(model).stem
+    out = out or (Path() if untrained else folder) / f"{stem}{ship.ENDINGS[to]}"
+    raw = ship.prepared(task)
+    write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
+    path = write(raw, out, about)
+    gap = ship.apart(raw, ship.runner(path))
+    if not gap < ship.CLOSE:
+        path.unlink()
+        raise RuntimeError(f"export: the file differs from the model by {gap:.1e}; it was removed")
+    megabytes = os.path.getsize(path) / 1e6
+    _say(f"{path}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
+    files = {to: path}
+    if int8 and ready is not None:
+        files["int8"] = _quantised(ship, ready, path, model, data)
+    if latency:
+        _timed(ship, raw, files, size)
+    if to == "onnx" and ready is not None and ready.kind.verb == "predict":
+        _say(f"next: python examples/predict_onnx.py {path} PICTURE")
+
+
+def _opened(model: str) -> Any:
+    from saccade.engine import session
+    from saccade.models import zoo
+
+    if not Path(model).exists():
+        if model in zoo.VARIANTS:
+            raise ValueError(
+                f"export: {model!r} comes without weights; give a run of 'saccade train', "
+                f"or --untrained for its shape alone"
+            )
+        raise FileNotFoundError(f"export: no run or saved model {model!r}; check the path")
+    return session.opened(model)
+
+
+def _fresh(name: str) -> tuple[Any, dict[str, Any]]:
+    from saccade.models import zoo
+    from saccade.models.saved import card
+
+    net = zoo.build(name).eval()
+    about = card(net)
+    return net, {"model": name, "mean": list(about["mean"]), "std": list(about["std"])}
+
+
+def _about(ready: Any) -> dict[str, Any]:
+    """What a program that runs the file needs to know."""
+    import dataclasses
+
+    from saccade.models.saved import card
+    from saccade.version import __version__
+
+    about = card(ready.task.net)
+    return {
+        "model": about["architecture"],
+        "for": ready.kind.verb,
+        "classes": list(ready.classes),
+        "mean": list(about["mean"]),
+        "std": list(about["std"]),
+        "test": dataclasses.asdict(ready.test),
+        "notes": ready.notes,
+        "saccade": __version__,
+    }
+
+
+def _quantised(ship: Any, ready: Any, path: Path, model: str, data: str | None) -> Path:
+    """The 8-bit file beside the other, and what it costs in the task's own figure."""
+    from saccade.engine import make, session
+    from saccade.engine.distributed import Group
+    from saccade.engine.run import Run
+    from saccade.recipes.recipe import Data
+
+    if data is None and not (Path(model) / "recipe.json").is_file():
+        raise ValueError("export: int8 measures ranges on images; which? --data FOLDER")
+    splits = session.images_of(Run.open(model)) if data is None else ready.kind.find(data, Data())
+    net = ready.task.net
+
+    def batches(split: str, batch: int) -> Any:
+        images = ready.kind.aligned(getattr(splits, split), ready.classes)
+        loader = make.unaugmented(ready.kind, ready.test, images, net, Group(), batch)
+        return (part for parts in loader.epoch(0) for part in parts)
+
+    def some(count: int) -> Any:
+        for i, part in enumerate(batches("train", 8)):
+            if 8 * i >= count:
+                return
+            yield part.image.numpy()
+
+    small = path.with_name(path.name.removesuffix(".onnx") + ".int8.onnx")
+    ship.to_int8(path, small, some(CALIBRATION))
+    best = ready.task.best
+    scores = {}
+    for name, file in (("fp32", path), ("int8", small)):
+        scores[name] = ship.figures(ready.task, ship.runner(file), batches("val", 32))
+    told = ", ".join(f"{name} {figures[best]:.2f}" for name, figures in scores.items())
+    change = scores["int8"][best] - scores["fp32"][best]
+    _say(f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {told} ({change:+.2f})")
+    return small
+
+
+def _timed(ship: Any, raw: Any, files: dict[str, Path], size: int) -> None:
+    """Side by side, interleaved, as ratios to eager."""
+    import torch
+
+    from saccade.bench.clock import interleave
+
+    image = torch.randn(1, 3, size, size)
+    pixels = image.numpy()
+    compiled = torch.compile(raw)
+
+    def quietly(call: Any) -> Any:
+        with torch.no_grad():
+            return call(image)
+
+    calls: dict[str, Any] = {
+        "eager": lambda: quietly(raw),
+        "compiled": lambda: quietly(compiled),
+        **{
+            name: (lambda run: lambda: run(pixels))(
+                ship.runner(path, threads=torch.get_num_threads())
+            )
+            for name, path in files.items()
+        },
+    }
+    table = Table("one image", "ms", "times eager", box=None, pad_edge=False)
+    found = interleave(calls)
+    for name, timing in found.items():
+        ratio = found["eager"].best / timing.best
+        table.add_row(name, f"{1e3 * timing.best:.1f}", f"{ratio:.2f}x")
+    console.print(table)
+
+
+def _say(sentence: str) -> None:
+    console.print(sentence, highlight=False, markup=False, soft_wrap=True)

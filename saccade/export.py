@@ -1,0 +1,308 @@
+"""From a trained model to a file that runs elsewhere, each checked against eager.
+
+    ready = prepared(task)                a copy in eval mode, re-parameterised, norms folded in
+    to_onnx(ready, "net.onnx", about)     ONNX, for onnxruntime and the rest of the world
+    to_torch(ready, "net.pt2", about)     torch.export, for torch without saccade
+    to_aot(ready, "net.aot.pt2", about)   compiled ahead of time, for torch without a compiler
+    worst = apart(ready, runner(path))    the largest difference over random sizes
+
+Batch, height and width stay free. Outputs are the task's raw tensors; what makes boxes or masks of
+them stays outside the graph. `about` (names, classes, normalisation) travels inside the file.
+"""
+
+import copy
+import json
+import logging
+import math
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "aot": ".aot.pt2"}
+CLOSE = 1e-4  # of the largest output
+AXES = ("batch", "height", "width")
+
+Run = Callable[[np.ndarray], dict[str, np.ndarray]]  # image to outputs by name
+
+
+class Raw(nn.Module):
+    """A network or task as a graph wants it: an image in, tensors out, in the order of `names`."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        self.names = tuple(self.outputs(torch.zeros(1, 3, 64, 64)))
+
+    def outputs(self, image: Tensor) -> dict[str, Tensor]:
+        made = self.model(image)
+        if isinstance(made, Tensor):
+            return {"logits": made}
+        return {name: value for name, value in made.items() if name != "size"}
+
+    def forward(self, image: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.outputs(image).values())
+
+
+def prepared(model: nn.Module) -> Raw:
+    """A copy to be shipped: in eval mode, branches re-parameterised, BatchNorm inside convolutions.
+
+    It computes the same function; a fold that would change it is not made.
+    """
+    model = copy.deepcopy(model).cpu().float().eval()
+    with torch.no_grad():
+        for module in list(model.modules()):
+            fuse = getattr(module, "fuse", None)
+            if callable(fuse):
+                fuse()
+        folded = copy.deepcopy(model)
+        fold_norms(folded)
+        plain, other = Raw(model), Raw(folded)
+        return other if apart(plain, runner_of(other), count=2) < CLOSE else plain
+
+
+@torch.no_grad()
+def fold_norms(model: nn.Module) -> int:
+    """Put every BatchNorm that directly follows a convolution into it; how many there were.
+
+    norm(W x + b) = (g / s) W x + (g / s) (b - m) + c        s = sqrt(variance + epsilon)
+    """
+    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # outputs, kept alive for their addresses
+    pairs: dict[nn.BatchNorm2d, nn.Conv2d] = {}
+
+    def after(conv: nn.Module, _: Any, output: Tensor) -> None:
+        assert isinstance(conv, nn.Conv2d)
+        made[id(output)] = conv, output
+
+    def before(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if id(inputs[0]) in made and isinstance(norm, nn.BatchNorm2d):
+            pairs[norm] = made[id(inputs[0])][0]
+
+    hooks = [m.register_forward_hook(after) for m in model.modules() if isinstance(m, nn.Conv2d)]
+    hooks += [
+        m.register_forward_pre_hook(before)
+        for m in model.modules()
+        if isinstance(m, nn.BatchNorm2d)
+    ]
+    try:
+        model(torch.zeros(1, 3, 64, 64))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    often = list(pairs.values())  # heads share a convolution and norm each level by itself
+    pairs = {norm: conv for norm, conv in pairs.items() if often.count(conv) == 1}
+    names = {module: name for name, module in model.named_modules()}
+    for norm, conv in pairs.items():
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        conv.weight, conv.bias = fuse_conv_bn_weights(
+            conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps,
+            norm.weight, norm.bias,
+        )  # fmt: skip
+        model.set_submodule(names[norm], nn.Identity())
+    return len(pairs)
+
+
+# -- formats --------------------------------------------------------------------------------
+
+
+def program(raw: Raw) -> torch.export.ExportedProgram:
+    """torch.export's graph, for any batch, height and width."""
+    free = dict.fromkeys((0, 2, 3), torch.export.Dim.DYNAMIC)
+    with _quiet(), torch.no_grad():
+        return torch.export.export(raw, (torch.randn(2, 3, 96, 128),), dynamic_shapes=(free,))
+
+
+def to_torch(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
+    """torch.export's own file; `torch.export.load(path).module()(image)`."""
+    part = _part(path)
+    torch.export.save(program(raw), part, extra_files={"saccade.json": _told(raw, about)})
+    return _whole(part, path)
+
+
+def to_aot(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
+    """Machine code by AOTInductor; `torch._inductor.aoti_load_package(path)(image)`."""
+    from torch._inductor import aoti_compile_and_package
+
+    part = _part(path)
+    with _quiet():
+        aoti_compile_and_package(
+            program(raw), package_path=str(part),
+            inductor_configs={"aot_inductor.metadata": {"saccade": _told(raw, about)}},
+        )  # fmt: skip
+    return _whole(part, path)
+
+
+def to_onnx(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
+    """ONNX in one file, axes by name, `about` in its metadata."""
+    onnx = _needed("onnx")
+    _needed("onnxscript")
+    with _quiet():
+        made = torch.onnx.export(
+            program(raw), dynamo=True, input_names=["image"], output_names=list(raw.names),
+            verbose=False,
+        )  # fmt: skip
+    assert made is not None
+    model = made.model_proto
+    axes = [model.graph.input[0].type.tensor_type.shape.dim[i].dim_param for i in (0, 2, 3)]
+    _rename(model, dict(zip(axes, AXES, strict=True)))
+    del model.metadata_props[:]
+    for key, value in {"saccade": _told(raw, about), **_flat(about)}.items():
+        model.metadata_props.add(key=key, value=value)
+    onnx.checker.check_model(model)
+    part = _part(path)
+    onnx.save(model, str(part))
+    return _whole(part, path)
+
+
+def to_int8(source: str | Path, path: str | Path, images: Iterable[np.ndarray]) -> Path:
+    """The ONNX file with 8-bit products and convolutions, their ranges measured on images."""
+    quantization = _needed("onnxruntime.quantization")
+
+    class Seen(quantization.CalibrationDataReader):
+        def __init__(self):
+            self.images = iter(images)
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            image = next(self.images, None)
+            return None if image is None else {"image": image}
+
+    part = _part(path)
+    with _quiet():
+        quantization.quantize_static(
+            str(source), str(part), Seen(), per_channel=True,
+            op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+            extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+        )  # fmt: skip
+    return _whole(part, path)
+
+
+def _rename(model: Any, names: dict[str, str]) -> None:
+    """Axes by their meaning, wherever they stand."""
+    graph = model.graph
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param in names:
+                dim.dim_param = names[dim.dim_param]
+
+
+def _told(raw: Raw, about: dict[str, Any]) -> str:
+    return json.dumps({**about, "outputs": list(raw.names)})
+
+
+def _flat(about: dict[str, Any]) -> dict[str, str]:
+    """For readers that want a key each."""
+    return {key: json.dumps(about[key]) for key in ("classes", "mean", "std") if key in about}
+
+
+# -- running and checking -------------------------------------------------------------------
+
+
+def runner(path: str | Path, threads: int | None = None) -> Run:
+    """The file, ready to run: image (B, 3, H, W) to outputs by name."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"export: no file {str(path)!r}")
+    if path.name.endswith(ENDINGS["onnx"]):
+        ort = _needed("onnxruntime")
+        options = ort.SessionOptions()
+        options.log_severity_level = 3
+        if threads is not None:
+            options.intra_op_num_threads = threads
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        names = [output.name for output in session.get_outputs()]
+        return lambda image: dict(zip(names, session.run(names, {"image": image}), strict=True))
+    if path.name.endswith(ENDINGS["aot"]):
+        from torch._inductor import aoti_load_package
+
+        with _quiet():
+            compiled: Any = aoti_load_package(str(path))
+        names = json.loads(compiled.get_metadata()["saccade"])["outputs"]
+        return _named(compiled, names)
+    extra = {"saccade.json": ""}
+    loaded = torch.export.load(path, extra_files=extra).module()
+    return _named(loaded, json.loads(extra["saccade.json"])["outputs"])
+
+
+def runner_of(raw: Raw) -> Run:
+    return _named(raw, raw.names)
+
+
+def _named(call: Callable[[Tensor], Any], names: Sequence[str]) -> Run:
+    def run(image: np.ndarray) -> dict[str, np.ndarray]:
+        with torch.no_grad():
+            made = call(torch.from_numpy(image))
+        made = [made] if isinstance(made, Tensor) else made
+        return {name: value.numpy() for name, value in zip(names, made, strict=True)}
+
+    return run
+
+
+def apart(raw: Raw, run: Run, count: int = 4, seed: int = 0) -> float:
+    """The largest difference to eager over random batches and sizes, over the largest output."""
+    chance, worst = np.random.default_rng(seed), 0.0
+    for _ in range(count):
+        B, H, W = (int(chance.integers(*bounds)) for bounds in ((1, 4), (64, 180), (64, 180)))
+        image = chance.standard_normal((B, 3, H, W), np.float32)
+        wanted, got = runner_of(raw)(image), run(image)
+        for name, value in wanted.items():
+            if got[name].shape != value.shape:
+                return math.inf
+            scale = max(float(np.abs(value).max()), 1e-12)
+            worst = max(worst, float(np.abs(got[name] - value).max()) / scale)
+    return worst
+
+
+def figures(task: Any, run: Run, batches: Iterable[Any]) -> dict[str, float]:
+    """A task's own figures, counted on the outputs of an exported file."""
+    metric = task.metric()
+    for part in batches:
+        made = {name: torch.from_numpy(value) for name, value in run(part.image.numpy()).items()}
+        metric.update({**made, "size": part.size}, part.target)
+    return metric.compute()
+
+
+# -- around ---------------------------------------------------------------------------------
+
+
+def _needed(module: str) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f"export: needs {module.partition('.')[0]}; pip install 'saccade[export]'"
+        ) from error
+
+
+def _part(path: str | Path) -> Path:
+    """Where it is written first; torch wants to see the ending."""
+    return Path(path).with_name("part-" + Path(path).name)
+
+
+def _whole(part: Path, path: str | Path) -> Path:
+    """A crash midway leaves an older file whole."""
+    part.replace(path)
+    return Path(path)
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Without the exporters' chatter."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

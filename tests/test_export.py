@@ -1,0 +1,110 @@
+"""Files that run elsewhere: the same function at any size, and all that a program must know."""
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import saccade
+from saccade import export
+
+pytestmark = pytest.mark.usefixtures("untyped")  # exporters trace with symbols
+ABOUT = {"classes": ["a", "b", "c"], "mean": [0.5] * 3, "std": [0.2] * 3}
+
+
+def lively(name):
+    """A small model whose norms do something."""
+    torch.manual_seed(0)
+    net = saccade.build(name, num_classes=3).eval()
+    for norm in net.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_(std=0.3)
+            norm.running_var.uniform_(0.5, 2)
+            nn.init.normal_(norm.weight, 1, 0.2)
+            nn.init.normal_(norm.bias)
+    return net
+
+
+def test_norms_are_folded_into_convolutions_and_nothing_changes():
+    net = lively("sasa_nano_conv")
+    norms = sum(isinstance(m, nn.BatchNorm2d) for m in net.modules())
+    raw = export.prepared(net)
+    assert sum(isinstance(m, nn.BatchNorm2d) for m in raw.modules()) == 0 < norms
+    assert export.apart(export.Raw(net), export.runner_of(raw)) < 1e-5
+    assert any(isinstance(m, nn.BatchNorm2d) for m in net.modules()), "the original is left alone"
+
+
+class Twice(nn.Module):
+    """A convolution whose output is also used without the norm: nothing may be folded."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4)
+        self.norm.running_mean.fill_(3.0)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return (y + self.norm(y)).mean((2, 3))
+
+
+def test_a_fold_that_would_change_the_function_is_not_made():
+    net = Twice().eval()
+    assert export.fold_norms(copy.deepcopy(net)) == 1
+    raw = export.prepared(net)
+    assert isinstance(raw.model.norm, nn.BatchNorm2d)
+    assert export.apart(export.Raw(net), export.runner_of(raw)) == 0
+
+
+def test_branches_are_fused():
+    raw = export.prepared(saccade.build("linglo_nano", num_classes=3))
+    assert all(m.fused is not None for m in raw.modules() if hasattr(m, "branches"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linglo_nano",
+        pytest.param("qna_nano", marks=pytest.mark.slow),
+        pytest.param("sasa_nano", marks=pytest.mark.slow),
+    ],
+)
+def test_onnx_and_torch_files_at_any_size(name, tmp_path):
+    net = lively(name)
+    raw = export.prepared(net)
+    for write, ending in ((export.to_onnx, ".onnx"), (export.to_torch, ".pt2")):
+        path = write(raw, tmp_path / f"net{ending}", ABOUT)
+        assert export.apart(export.Raw(net), export.runner(path)) < export.CLOSE
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["net.onnx", "net.pt2"], "no parts left"
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+    assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
+    told = session.get_modelmeta().custom_metadata_map
+    assert json.loads(told["saccade"])["outputs"] == ["logits"]
+    assert json.loads(told["classes"]) == ABOUT["classes"]
+
+
+@pytest.mark.slow
+def test_ahead_of_time(tmp_path):
+    raw = export.prepared(lively("linglo_nano"))
+    path = export.to_aot(raw, tmp_path / "net.aot.pt2", ABOUT)
+    assert export.apart(raw, export.runner(path)) < export.CLOSE
+
+
+def test_eight_bits(tmp_path):
+    raw = export.prepared(lively("sasa_nano_conv"))
+    path = export.to_onnx(raw, tmp_path / "net.onnx", ABOUT)
+    chance = np.random.default_rng(0)
+    images = [chance.standard_normal((2, 3, 64, 64), np.float32) for _ in range(3)]
+    small = export.to_int8(path, tmp_path / "net.int8.onnx", iter(images))
+    assert small.stat().st_size < 0.5 * path.stat().st_size
+    wanted, got = (export.runner(p)(images[0])["logits"] for p in (path, small))
+    assert 0 < np.abs(wanted - got).max() < 0.2 * np.abs(wanted).max()
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match="export: no file"):
+        export.runner(tmp_path / "net.onnx")
