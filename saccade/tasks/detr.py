@@ -12,7 +12,7 @@ boxes, and nearly so else.
 """
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -26,6 +26,7 @@ from saccade.tasks.task import Terms
 TERMS = {"loss_ce": "classes", "loss_bbox": "boxes", "loss_giou": "overlap"}
 
 
+@runtime_checkable
 class Settings(Protocol):
     """What a recipe says about it; see `saccade.recipes.task.Detr`."""
 

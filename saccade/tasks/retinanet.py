@@ -10,7 +10,7 @@ anchors whose centre lies in the padding take no part, neither here nor in what 
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -28,6 +28,7 @@ POSITIVE, NEGATIVE = 0.5, 0.4  # overlap with a box
 CANDIDATES = 1000  # a level, before overlapping boxes are thinned out
 
 
+@runtime_checkable
 class Settings(Protocol):
     """What a recipe says about it; see `saccade.recipes.task.RetinaNet`."""
 

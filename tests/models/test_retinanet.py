@@ -47,7 +47,7 @@ def test_any_backbone_gives_a_prediction_a_place_and_all_learns(name, coarse):
 
 def test_p6_comes_from_where_it_is_said():
     for coarse in ("C5", "P5"):
-        net = retinanet.build("linglo_nano", 2, dim=32, depth=0, coarse=coarse)
+        net = retinanet.build("linglo_nano", 2, dim=32, depth=0, coarse=coarse).eval()
         x = torch.randn(1, 3, 64, 64)
         before = net(x)[0]
         net.pyramid.smooth[2].bias.data += 1.0  # P5 moves; C5 does not
@@ -85,7 +85,7 @@ def test_starting_from_a_classifier():
     net.backbone_from(classifier)
     for name, tensor in classifier.backbone.state_dict().items():
         assert torch.equal(net.backbone.body.state_dict()[name], tensor)
-    with pytest.raises(ValueError, match="set model.name=qna_nano"):
+    with pytest.raises(ValueError, match=r"set model\.name=qna_nano"):
         net.backbone_from(saccade.build("qna_nano"))
 
 
@@ -127,17 +127,18 @@ def test_fusing_changes_nothing_but_the_count():
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["linglo_nano", "sasa_nano"])
-def test_raw_outputs_export_for_any_size(name, untyped):
+@pytest.mark.parametrize("name", ["linglo_nano", pytest.param("sasa_nano", marks=pytest.mark.slow)])
+def test_raw_outputs_export_for_any_multiple_of_32(name, untyped):
     heads = "attention" if name == "sasa_nano" else "conv"
     net = retinanet.build(name, 2, dim=32, depth=1, heads=heads).eval()
-    dims = {2: torch.export.Dim("H", min=32, max=1024), 3: torch.export.Dim("W", min=32, max=1024)}
-    graph = torch.export.export(net, (torch.randn(1, 3, 96, 128),), dynamic_shapes=(dims,))
-    for size in ((96, 128), (70, 101)):
+    h, w = (torch.export.Dim(word, min=3, max=64) for word in "hw")
+    sizes = ({2: 32 * h, 3: 32 * w},)
+    graph = torch.export.export(net, (torch.randn(1, 3, 96, 128),), dynamic_shapes=sizes).module()
+    for size in ((96, 128), (192, 160)):
         x = torch.randn(1, 3, *size)
-        for ours, theirs in zip(net(x), graph.module()(x), strict=True):
+        for ours, theirs in zip(net(x), graph(x), strict=True):
             for a, b in zip(ours, theirs, strict=True):
-                torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+                torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
 
 
 def test_timm_still_gives_whole_models():

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from saccade.count import flops, params
-from saccade.models.sasa import SASA
 from saccade.models.retinanet import RetinaNet
+from saccade.models.sasa import SASA
 from saccade.models.sasa_retinanet import CLAIMS, DETECTORS, SIDE, retinanet
 
 MEASURES = {"params": params, "FLOPs": lambda model: flops(model, (SIDE, SIDE))}
