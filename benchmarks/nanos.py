@@ -1,7 +1,7 @@
 """Which attention learns best at half a million parameters, beside a convolution of that size?
 
     python benchmarks/nanos.py FOLDER [--recipe scratch] [--seeds 3] [--jobs 2] [--out runs/nanos]
-        [--set schedule.epochs=10 ...]
+        [--set schedule.epochs=10 model.start=runs/others/{model}-{seed} ...]
 
 Trains linglo_nano, qna_nano, sasa_nano and sasa_nano_conv by one recipe, a few seeds each, and
 puts them side by side (mean and sd over the seeds; compare.png). Each run has one thread, `--jobs`
@@ -10,6 +10,7 @@ of them go at once. It may be broken off: finished runs are kept and begun ones 
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -30,7 +31,8 @@ def begun(asked, model, seed):
         return None
     words = ["resume", folder] if (folder / "steps.jsonl").exists() else [
         "train", asked.recipe, "--data", asked.folder, "--out", folder, "--set",
-        f"model.name={model}", f"loop.seed={seed}", "data.workers=0", *asked.set,
+        f"model.name={model}", f"loop.seed={seed}", "data.workers=0",
+        *(word.format(model=model, seed=seed) for word in asked.set),
     ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     log = open(folder / "log.txt", "a")  # noqa: SIM115  (the child's, until it ends)
@@ -48,6 +50,7 @@ def main():
     asked = parser.parse_args()
     waiting = [(model, seed) for seed in range(asked.seeds) for model in MODELS]
     going = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to end the runs as Ctrl-C does
     try:
         while waiting or going:
             while waiting and len(going) < asked.jobs:
@@ -62,12 +65,13 @@ def main():
                         raise SystemExit(f"{folder} failed; see {folder / 'log.txt'}")
                     (folder / "done").touch()
             time.sleep(1)
-    finally:
+    except BaseException:
         for _, job in going:
             job.terminate()
             job.wait()
+        raise
     folders = [asked.out / f"{model}-{seed}" for model in MODELS for seed in range(asked.seeds)]
-    saccade("report", *folders, "--out", asked.out).wait()
+    saccade("report", *folders, "--out", asked.out / "compare.png").wait()
 
 
 if __name__ == "__main__":

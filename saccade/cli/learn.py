@@ -128,14 +128,41 @@ def evaluate(
     if json:
         print(js.dumps({**figures, "unread": len(metric.unread)}))
         return
-    table = Table(box=None, pad_edge=False)
-    for name in figures:
-        table.add_column(name, justify="right")
-    table.add_row(*(f"{v:.0f}" if k == "images" else f"{v:.3f}" for k, v in figures.items()))
-    console.print(table)
+    for table in _figures(figures), *_per_class(metric.tables()):
+        console.print(table)
     for name, why in list(metric.unread.items())[:1]:
         told = f"{len(metric.unread)} images cannot be read and are left out: {name} ({why}), ..."
         console.print(told, highlight=False, markup=False, soft_wrap=True)
+
+
+def _figures(figures: dict[str, float]) -> Table:
+    """In a row, or in a column where they are many."""
+    shown = {k: f"{v:.0f}" if k == "images" else f"{v:.3f}" for k, v in figures.items()}
+    table = Table(box=None, pad_edge=False)
+    if len(shown) > 6:
+        table.show_header = False
+        table.add_column()
+        table.add_column(justify="right")
+        for row in shown.items():
+            table.add_row(*row)
+        return table
+    for name in shown:
+        table.add_column(name, justify="right")
+    table.add_row(*shown.values())
+    return table
+
+
+def _per_class(tables: dict[str, Any]) -> list[Table]:
+    """Where a metric counts for each class."""
+    rows = tables.get("per_class")
+    if not rows:
+        return []
+    table = Table(box=None, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == "class" else "right")
+    for row in rows:
+        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+    return [table]
 
 
 def predict(
@@ -156,9 +183,10 @@ def predict(
     """
     from saccade.engine.predict import guesses
 
-    width = 24
-    for file, found in guesses(files, model or _newest(), top, device):
+    width, unread = 24, 0
+    for file, found in guesses(files, model or newest("predict"), top, device):
         if isinstance(found, str):
+            unread += 1
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
             style = None if json else "yellow"
             console.print(said, style=style, highlight=False, soft_wrap=True, markup=False)
@@ -173,6 +201,8 @@ def predict(
                     f"  {escape(f'{g.label:{widest}}')}  {100 * g.share:5.1f}%  [cyan]{bar}[/]",
                     highlight=False,
                 )
+    if unread:
+        raise SystemExit(1)
 
 
 def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False) -> None:
@@ -258,12 +288,19 @@ def _free(recipe: str) -> Path:
     return taken if again and taken is not None else folder
 
 
-def _newest() -> Path:
-    """The run of runs/ that has learnt something last."""
-    found = [path.parent for path in Path("runs").glob("*/model.safetensors")]
-    if not found:
-        raise FileNotFoundError("predict: with which model? --model RUN, or train one first")
-    return max(found, key=lambda folder: (folder / "model.safetensors").stat().st_mtime)
+def newest(verb: str) -> Path:
+    """The run of runs/ that has learnt something last, of those that a command can use."""
+    from saccade.engine import kinds
+    from saccade.engine.run import Run
+
+    found = sorted(Path("runs").glob("*/model.safetensors"), key=lambda p: -p.stat().st_mtime)
+    for path in found:
+        try:
+            if kinds.of(Run.open(path.parent).recipe).verb == verb:
+                return path.parent
+        except (ValueError, OSError):  # no run of ours
+            continue
+    raise FileNotFoundError(f"{verb}: with which model? --model RUN, or train one first")
 
 
 def _first(sentence: str) -> None:
@@ -304,4 +341,6 @@ def _done(folder: Path) -> None:
         _first(sentence)
     if (folder / "confusion.png").exists():
         _first(f"look: {folder / 'report.html'}, {folder / 'confusion.png'}")
-    _first(f"next: saccade predict PICTURE --model {folder}")
+    from saccade.engine import kinds
+
+    _first(f"next: saccade {kinds.of(run.recipe).verb} PICTURE --model {folder}")

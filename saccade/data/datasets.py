@@ -43,6 +43,10 @@ class Splits:
     """One line: what it is and how many."""
     warnings: list[str] = field(default_factory=list)
     """What is odd about it, yet no reason to stop."""
+    notes: dict[str, Any] = field(default_factory=dict)
+    """What a model trained on it should remember beside the classes."""
+    findings: dict[str, list[str]] = field(default_factory=dict)
+    """All that the warnings speak of, one by one."""
 
 
 def find(path: str, data: Data, seed: int = 0) -> Splits:

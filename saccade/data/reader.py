@@ -6,12 +6,13 @@ what was read before, makes no difference to a single bit.
 
 import contextlib
 import random
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.utils.data import default_collate
@@ -22,6 +23,7 @@ from saccade.data.picture import Unreadable
 ORDER, SAMPLE, MIX, INSTEAD = range(4)  # separate streams of chance
 TRIES = 50  # unreadable images in a row
 SMALL = 2**16  # bytes
+STEP = 32  # of padded sizes, so that they recur
 
 
 @runtime_checkable
@@ -37,11 +39,14 @@ class Readable(Protocol):
 class Batch:
     """Images side by side. A target is a tensor where all are of one shape, else a list."""
 
-    image: Float[Tensor, "B 3 H W"] | list[Tensor]
+    image: Float[Tensor, "B 3 H W"]
+    """Smaller ones are padded with zeros, at the right and below."""
     target: dict[str, Any]
     """Always "label" for classes; "other" and "share" where images were mixed."""
     index: Int64[Tensor, "B"]
     """Numbers of the images in their set."""
+    size: Int64[Tensor, "B 2"]
+    """Height and width of each image without the padding."""
 
     def __len__(self) -> int:
         return len(self.index)
@@ -108,13 +113,13 @@ class Reader:
         if not samples:
             return None, bad
         images, targets, indices = zip(*samples, strict=True)
-        image = _side_by_side(images)
+        image, size = _padded(images)
         target = {key: _side_by_side([t[key] for t in targets]) for key in targets[0]}
         if self.mix is not None:
             draw = int(chance(MIX, self.seed, order.epoch, order.step).integers(2**32))
             image, mixed = self.mix(image, target["label"], draw)
             target |= mixed
-        return Batch(image, target, torch.tensor(indices)), bad
+        return Batch(image, target, torch.tensor(indices), size), bad
 
     def _found(
         self, epoch: int, position: int, i: int, bad: dict[str, str]
@@ -129,6 +134,16 @@ class Reader:
             others = others or chance(INSTEAD, self.seed, epoch, position)
             i = int(others.integers(len(self.images)))
         return None
+
+
+def _padded(images: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Images of several sizes as one tensor, a multiple of STEP high and wide, and their sizes."""
+    size = torch.tensor([image.shape[-2:] for image in images])
+    if len({image.shape for image in images}) == 1:
+        return _side_by_side(images), size
+    H, W = (-(-side // STEP) * STEP for side in size.amax(0).tolist())
+    spread = [F.pad(image, (0, W - image.shape[-1], 0, H - image.shape[-2])) for image in images]
+    return _side_by_side(spread), size
 
 
 def _side_by_side(values: Iterable[Any]) -> Any:

@@ -3,14 +3,12 @@
 p = softmax(W x + b),   x: the image as evaluation shows it, 32 pixels a side, standardised
 """
 
-from typing import cast
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.data.datasets import Images, Splits
-from saccade.engine import make
+from saccade.engine import kinds, make
 from saccade.engine.distributed import Group
 from saccade.engine.run import Run, write_json
 from saccade.tasks.metrics import Confusion
@@ -52,7 +50,7 @@ def linear(x: Tensor, y: Tensor, classes: int, decay: float = DECAY) -> tuple[Te
 
 def _pixels(run: Run, images: Images) -> tuple[Tensor, Tensor]:
     net = make.model(make.unstarted(run.recipe), len(run.classes))
-    loader = make.unaugmented(run.recipe.test, images, net, Group(), 64)
+    loader = make.unaugmented(kinds.of(run.recipe), run.recipe.test, images, net, Group(), 64)
     found = [part for parts in loader.epoch(0) for part in parts]
-    small = [F.adaptive_avg_pool2d(cast(Tensor, p.image), SIDE).flatten(1) for p in found]
+    small = [F.adaptive_avg_pool2d(p.image, SIDE).flatten(1) for p in found]
     return torch.cat(small), torch.cat([part.target["label"] for part in found])

@@ -42,7 +42,7 @@ def evaluate(
         for part in parts:
             part = part.to(group.device)
             with precision(how, group.device):
-                output = task(part.image.to(memory_format=torch.channels_last))
+                output = task(part.image.to(memory_format=torch.channels_last), part.size)
             metric.update(output, part.target)
     distributed.folded(task)
     whole = task.metric()

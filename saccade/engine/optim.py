@@ -38,7 +38,7 @@ def peak(optim: Optim, batch: int) -> float:
 
 def groups(task: Task, optim: Optim) -> list[dict]:
     """Parameters by decay, and by depth where early blocks are to learn more slowly."""
-    scales = _scales(task, optim.layer_decay)
+    scales = _scales(task, optim)
     declared = task.no_weight_decay() if "declared" in optim.undecayed else set()
     found: dict[tuple[float, float], list[Tensor]] = {}
     for name, p in task.named_parameters():
@@ -53,12 +53,20 @@ def groups(task: Task, optim: Optim) -> list[dict]:
     ]
 
 
-def _scales(task: Task, decay: float | None) -> dict[str, float]:
-    if decay is None:
-        return {}
-    names = {p: name for name, p in task.named_parameters()}
-    layered = param_groups_layer_decay(task.net, layer_decay=decay)
-    return {names[p]: float(g["lr_scale"]) for g in layered for p in g["params"]}
+def _scales(task: Task, optim: Optim) -> dict[str, float]:
+    """The share of the rate that each parameter learns with, by name, where it is not 1."""
+    found: dict[str, float] = {}
+    if optim.layer_decay is not None:
+        names = {p: name for name, p in task.named_parameters()}
+        layered = param_groups_layer_decay(task.net, layer_decay=optim.layer_decay)
+        found = {names[p]: float(g["lr_scale"]) for g in layered for p in g["params"]}
+    if optim.backbone != 1:
+        if not isinstance(getattr(task.net, "backbone", None), nn.Module):
+            raise ValueError("optim.backbone: this network has no backbone apart; leave it at 1")
+        for name, _ in task.named_parameters():
+            if name.startswith("net.backbone."):
+                found[name] = found.get(name, 1.0) * optim.backbone
+    return found
 
 
 def schedule(optimizer: torch.optim.Optimizer, plan: Schedule, steps: int) -> Scheduler:

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from saccade.data import augment
 from saccade.data.picture import ENDINGS, rgb
 from saccade.engine import session
 from saccade.engine.distributed import chosen
@@ -21,12 +20,15 @@ def guesses(
     """Of each picture its likeliest classes, or the sentence that says why it was not read."""
     if top < 1:
         raise ValueError(f"predict: at least one class is named, got {top=}")
-    paths = [path for word in files for path in pictures(word)]
-    net, notes = session.opened(model)
+    paths = [path for word in files for path in pictures(word, "predict")]
     kind = torch.device(chosen(device))
-    task = Classify(net, notes["classes"]).to(kind).eval()
-    about = card(net)
-    transform = augment.test(session.test_of(notes), about["mean"], about["std"])
+    ready = session.opened(model, kind)
+    task, about = ready.task, card(ready.task.net)
+    if not isinstance(task, Classify):
+        raise ValueError(
+            f"predict: {str(model)!r} names no classes; use 'saccade {ready.kind.verb}' with it"
+        )
+    transform = ready.kind.test(ready.test, about["mean"], about["std"])
     for path in paths:
         try:
             photo: Image.Image = rgb(path, str(path))
@@ -38,17 +40,17 @@ def guesses(
         yield str(path), task.predict(output, most=top)[0]
 
 
-def pictures(word: str) -> list[Path]:
+def pictures(word: str, command: str) -> list[Path]:
     """The picture files that a word on the command line means."""
     path = Path(word)
     if path.is_dir():
         found = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS)
         if not found:
-            raise FileNotFoundError(f"predict: no picture in the folder {word!r}")
+            raise FileNotFoundError(f"{command}: no picture in the folder {word!r}")
         return found
     if path.is_file() or not glob.has_magic(word):
         return [path]
     found = sorted(Path(p) for p in glob.glob(word, recursive=True))
     if not found:
-        raise FileNotFoundError(f"predict: nothing matches {word!r}")
+        raise FileNotFoundError(f"{command}: nothing matches {word!r}")
     return found

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
 
-from saccade.data.datasets import PACKAGED, Splits, aligned, every, find
-from saccade.engine import baseline, distributed, make
+from saccade.data.datasets import PACKAGED, Splits
+from saccade.engine import baseline, distributed, kinds, make
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
@@ -19,9 +19,9 @@ from saccade.engine.run import Run, environment, write_json
 from saccade.engine.teacher import teach
 from saccade.engine.train import Training
 from saccade.models.saved import load
-from saccade.recipes.recipe import Data, Recipe, Test
-from saccade.tasks.classify import Classify
-from saccade.tasks.task import Metric
+from saccade.recipes.recipe import Classify, Data, Recipe, change
+from saccade.recipes.recipe import group as words_of
+from saccade.tasks.task import Metric, Task
 
 Watch = Callable[[], Any]  # a Watcher to be used in a with-statement
 
@@ -49,13 +49,16 @@ def train(
                 "loop.shard: parameters are split over processes, and there is one; "
                 "start with 'torchrun --nproc-per-node N -m saccade train …'"
             )
-        splits = find(data, recipe.data, recipe.loop.seed)
+        recipe = _anywhere(recipe)
+        splits = kinds.of(recipe).find(data, recipe.data, recipe.loop.seed)
         run: Run | Exception | None = None
         if group.first:
             try:
                 place = data if data in PACKAGED else str(Path(data).absolute())
                 run = Run.create(out, name or recipe.model.name, recipe, place, splits.classes)
                 write_json(run.folder / "data.json", _told(splits))
+                if splits.findings:
+                    write_json(run.folder / "findings.json", splits.findings)
             except OSError as error:  # let the other processes know before this one gives up
                 run = error
         run = distributed.told(run, group)
@@ -81,7 +84,7 @@ def resume(
     if data is not None:
         run = dataclasses.replace(run, data=data)
     with distributed.joined(device) as group:
-        splits = find(run.data, run.recipe.data, run.recipe.loop.seed)
+        splits = _splits(run)
         if tuple(splits.classes) != run.classes:
             raise ValueError(
                 f"resume: {run.data!r} has other classes than the run began with "
@@ -90,6 +93,22 @@ def resume(
         _same(run, splits)
         _fit(run, splits, group, watch, resumed=True)
     return run
+
+
+def _anywhere(recipe: Recipe) -> Recipe:
+    """The recipe with whole paths, for a run to go on from another folder."""
+    named = {"model": ("start",), "task": ("teacher", "classes")}
+    for group, names in named.items():
+        for name in names:
+            value = getattr(getattr(recipe, group), name, "")
+            if value and Path(value).exists():
+                recipe = change(recipe, **{f"{group}.{name}": str(Path(value).absolute())})
+    return recipe
+
+
+def _splits(run: Run) -> Splits:
+    """The images that a run was begun with."""
+    return kinds.of(run.recipe).find(run.data, run.recipe.data, run.recipe.loop.seed)
 
 
 def _told(splits: Splits) -> dict[str, Any]:
@@ -119,6 +138,8 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
         for sentence in (splits.about, *splits.warnings):
             watcher.said(sentence)
         asked = run.recipe.loop.baseline and not (run.folder / "baseline.json").is_file()
+        if asked and not isinstance(run.recipe.task, Classify):
+            raise ValueError("loop.baseline: a linear model only tells classes; leave it off")
         if distributed.told(asked, group):
             if group.first:
                 told = baseline.fit(run, splits)
@@ -127,7 +148,7 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
         teacher = teach(run, splits, group, watcher)
         there = resumed and _can_go_on(run)
         recipe = make.unstarted(run.recipe) if there else run.recipe
-        task = make.task(recipe, run.classes, teacher)
+        task = make.task(recipe, run.classes, teacher, splits.notes)
         make.tried(task, recipe)
         training = Training(run, splits, task, group, watcher)
         try:
@@ -173,13 +194,31 @@ def _elsewhere(run: Run) -> list[str]:
 # -- a trained model ------------------------------------------------------------------------
 
 
-def opened(model: str | Path) -> tuple[nn.Module, dict[str, Any]]:
-    """A trained classifier and its notes, from a run's folder or a file."""
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A trained model, ready to be asked."""
+
+    kind: kinds.Kind
+    task: Task
+    test: Any
+    """How it wants to be shown pictures."""
+    classes: list[str]
+    notes: dict[str, Any]
+    """What its data wanted remembered."""
+
+
+def opened(model: str | Path, device: torch.device | str = "cpu") -> Opened:
+    """A trained model from a run's folder or a file."""
     net: Any = load(model)
     notes: dict[str, Any] = net.notes
     if "classes" not in notes:
         raise ValueError(f"{str(model)!r} holds no class names; give a model that was trained here")
-    return net, notes
+    kind, asked = kinds.kept(notes)
+    classes = notes["classes"]
+    kept = notes.get("data", {})
+    task = kind.task(asked, net, tuple(classes), kept).to(device).eval()
+    shown = words_of("test", {"kind": kind.tests.__name__, **notes.get("test", {})})
+    return Opened(kind, task, shown, classes, kept)
 
 
 def evaluate(
@@ -194,24 +233,21 @@ def evaluate(
 
     Without `data`, over the images that the run itself held out (or learnt from).
     """
-    net, notes = opened(model)
-    test = test_of(notes)
     with distributed.joined(device) as group:
-        classes = notes["classes"]
+        ready = opened(model, group.device)
+        kind, classes = ready.kind, ready.classes
         if data is None:
-            run = Run.open(model)
-            found = getattr(find(run.data, run.recipe.data, run.recipe.loop.seed), split)
+            found = getattr(_splits(Run.open(model)), split)
         else:
-            found = every(data, classes) if split == "val" else find(data, Data()).train
-        found = aligned(found, classes)
-        task = Classify(net, classes).to(group.device)
-        return count(task, make.unaugmented(test, found, net, group, batch), group)
-
-
-def test_of(notes: dict[str, Any]) -> Test:
-    """How a trained model wants to be shown pictures."""
-    known = {f.name for f in dataclasses.fields(Test)}
-    return Test(**{k: v for k, v in notes.get("test", {}).items() if k in known})
+            found = kind.every(data, classes) if split == "val" else kind.find(data, Data()).train
+        images = kind.aligned(found, classes)
+        return count(
+            ready.task,
+            make.unaugmented(
+                kind, ready.test, images, ready.task.net, group, batch, make.workers(Data(), group)
+            ),
+            group,
+        )
 
 
 def _difference(found: list[str], known: tuple[str, ...]) -> str:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from saccade.data.datasets import Splits
-from saccade.engine import distributed, make
+from saccade.engine import distributed, kinds, make
 from saccade.engine.baseline import linear
 from saccade.engine.distributed import Group
 from saccade.engine.run import Run
@@ -156,7 +156,8 @@ def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
     test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
     net = make.model(make.unstarted(recipe), len(run.classes))
     loader = make.unaugmented(
-        test, splits.train, net, Group(device=group.device), 64, make.workers(recipe, group),
+        kinds.of(recipe), test, splits.train, net, Group(device=group.device), 64,
+        make.workers(recipe.data, group),
     )  # fmt: skip
     features, labels = [], []
     for parts in loader.epoch(0):

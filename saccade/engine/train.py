@@ -43,7 +43,7 @@ class Training:
     """Everything that lives while a run lasts."""
 
     def __init__(self, run: Run, splits: Splits, task: Task, group: Group, watcher: Watcher):
-        self.run, self.group, self.watcher = run, group, watcher
+        self.run, self.group, self.watcher, self.notes = run, group, watcher, splits.notes
         self.recipe, self.loop = run.recipe, run.recipe.loop
         split = self.loop.shard and group.world > 1
         self.task = task.to(device=group.device)
@@ -125,7 +125,7 @@ class Training:
         with distributed.quiet(self.model, last):
             with precision(self.loop.precision, device):
                 target = self.task.prepare(image, part.target)
-                terms = self.task.loss(self.model(image), target)
+                terms = self.task.loss(self.model(image, part.size), target)
             # Gradients are averaged over processes, and each share is one of the whole batch.
             loss = torch.stack(list(terms.values())).sum() * share * self.group.world
             self.scaler.scale(loss).backward()
@@ -205,7 +205,7 @@ class Training:
             best = self.best is None or score > self.best
             if best:
                 self.best = score
-                self.weights.publish(self.run, figures, self.group)
+                self.weights.publish(self.run, figures, self.notes, self.group)
         for loader in (self.train, self.val):  # what one process met, all know
             for met in distributed.gathered(dict(loader.bad), self.group):
                 loader.note(met)

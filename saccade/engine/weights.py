@@ -106,7 +106,9 @@ class Weights:
             self.average.load_state_dict(found["average"])
         return found, torn
 
-    def publish(self, run: Run, figures: dict[str, float], group: Group) -> None:
+    def publish(
+        self, run: Run, figures: dict[str, float], notes: dict[str, Any], group: Group
+    ) -> None:
         """Write the network as it stands, for `saccade.load` and all that use it."""
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         tensors: dict[str, Any] = (
@@ -115,14 +117,17 @@ class Weights:
             else self.task.net.state_dict()
         )
         if group.first:
+            plain = run.plain()["recipe"]
             save(
                 self.task.net,
                 run.folder / "model.safetensors",
                 tensors=tensors,
                 classes=list(run.classes),
                 recipe=run.name,
-                test=run.plain()["recipe"]["test"],
+                task=plain["task"],
+                test=plain["test"],
                 figures=figures,
+                data=notes,
             )
         distributed.wait(group)
 

@@ -74,7 +74,10 @@ class WindowAttention(nn.Module):
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         (q, k, v), bias, (h, w) = self.split(x)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
-        y = y.transpose(1, 2).flatten(2)  # n N C
+        y = y.transpose(1, 2)
+        if torch.compiler.is_exporting():  # ONNX lays the product out in another order
+            y = y.clone(memory_format=torch.contiguous_format)
+        y = y.flatten(2)  # n N C
         return self.mix(untiled(y, x.shape[1], x.shape[2], h, w))
 
 

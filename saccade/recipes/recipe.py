@@ -248,6 +248,11 @@ def from_plain(plain: dict[str, Any]) -> Recipe:
     return Recipe(**made)
 
 
+def group(name: str, plain: dict[str, Any]) -> Any:
+    """One group of a recipe (`task`, `test`, ...) as `to_plain` wrote it."""
+    return _made(get_type_hints(Recipe)[name], plain, name)
+
+
 def _made(kind: Any, value: Any, path: str) -> Any:
     options = [k for k in (get_args(kind) or (kind,)) if dataclasses.is_dataclass(k)]
     if not options:

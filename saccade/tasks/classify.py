@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from saccade.tasks.metrics import Confusion
@@ -37,7 +37,9 @@ class Classify(Task):
         self.classes = tuple(classes)
         self.smoothing = smoothing
 
-    def forward(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+    def forward(
+        self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
+    ) -> dict[str, Tensor]:
         return {"logits": self.net(image)}
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:

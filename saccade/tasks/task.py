@@ -1,10 +1,11 @@
 """The contract of every task, so that one training loop serves all.
 
-    output = task(image)                 tensors by name, the same in training and evaluation
+    output = task(image, size)           tensors by name, the same in training and evaluation
     terms  = task.loss(output, target)   named and weighted; the engine minimises their sum
-    answer = task.predict(output)        for people: labels, boxes, masks
+    answer = task.predict(output, sizes) for people: labels, boxes, masks
     metric = task.metric()               .update(output, target) batch by batch, then .compute()
 
+Images of a batch are padded to one size, of which `size` (height, width) is each one's own.
 A new task is a new file, never a branch in the loop.
 """
 

@@ -106,6 +106,9 @@ def test_train_eval_predict_resume(run, tmp_path, monkeypatch):
     code, out = run("predict", "a [red] [b].png")
     assert code == 0
     assert "a [red] [b].png" in out
+    code, out = run("predict", "nowhere.png", "colours/val/red/0.png")
+    assert code == 1, "one of them was not read"
+    assert out.count("%") == 3
     code, out = run("resume", "runs/quick")
     assert code == 0
     assert "going on at step 6 of 6" in out

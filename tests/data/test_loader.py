@@ -34,8 +34,10 @@ def joined(steps):
     made = []
     for parts in steps:
         target = {k: torch.cat([p.target[k] for p in parts]) for k in parts[0].target}
-        image, index = (torch.cat([getattr(p, k) for p in parts]) for k in ("image", "index"))
-        made.append(Batch(image, target, index))
+        image, index, size = (
+            torch.cat([getattr(p, k) for p in parts]) for k in ("image", "index", "size")
+        )
+        made.append(Batch(image, target, index, size))
     return made
 
 

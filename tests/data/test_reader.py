@@ -103,16 +103,33 @@ def test_targets_of_other_tasks():
     assert there.target["name"] == ["x"] * 4
 
 
+WHERE = torch.zeros(1).long(), torch.full((1, 2), 2)  # index and size
+
+
+def test_images_of_several_sizes_are_padded_at_the_right_and_below():
+    images = [torch.ones(3, 5, 40), torch.ones(3, 33, 7)]
+    image, size = reader._padded(images)
+    assert image.shape == (2, 3, 64, 64), "multiples of 32"
+    assert size.tolist() == [[5, 40], [33, 7]]
+    assert image[0, :, :5, :40].eq(1).all()
+    assert image[0].sum() == images[0].sum()
+    image, size = reader._padded([images[0]] * 3)
+    assert image.shape == (3, 3, 5, 40), "as they are"
+    assert size.tolist() == [[5, 40]] * 3
+
+
 def test_pinning_reaches_every_tensor(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: t + 1)
-    batch = reader.Batch(torch.zeros(1, 3, 2, 2), {"a": [torch.zeros(2)]}, torch.zeros(1).long())
+    batch = reader.Batch(torch.zeros(1, 3, 2, 2), {"a": [torch.zeros(2)]}, *WHERE)
     pinned = batch.pin_memory()
     assert (pinned.image.mean(), pinned.target["a"][0].mean(), pinned.index[0]) == (1, 1, 1)
 
 
 def test_a_batch_survives_the_way_out_of_a_worker():
     target = {"label": torch.arange(2), "boxes": [torch.zeros(0, 4), torch.ones(1, 4)], "name": "x"}
-    batch = reader.Batch(torch.randn(2, 3, 128, 128), target, torch.tensor([7, 9]))
+    batch = reader.Batch(
+        torch.randn(2, 3, 128, 128), target, torch.tensor([7, 9]), torch.full((2, 2), 128)
+    )
     there = pickle.loads(pickle.dumps(batch))
     assert torch.equal(there.image, batch.image)
     assert torch.equal(there.index, batch.index)

@@ -10,7 +10,7 @@ from saccade.data.datasets import find
 from saccade.engine import live, make
 from saccade.engine.distributed import Group
 from saccade.engine.optim import schedule
-from saccade.recipes import book
+from saccade.recipes import book, bounds
 from saccade.recipes import recipe as words
 from saccade.recipes.recipe import Schedule, change
 from tests.engine.small import FULL, PLAIN, fit, folder
@@ -60,7 +60,7 @@ def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
         words.Schedule, words.Loop, words.Recipe,
     ]  # fmt: skip
     read = set()
-    clerks = {dataclasses.__file__, words.__file__}
+    clerks = {dataclasses.__file__, words.__file__, bounds.__file__}
 
     def noted(self, name):
         if sys._getframe(1).f_code.co_filename not in clerks:
@@ -75,13 +75,13 @@ def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
     optim = live.Live(PLAIN, classes=3).optimiser
     for shape in ("step", "poly"):
         schedule(optim, Schedule(epochs=2, shape=shape, steps=(1.0,)), 4)
-    make.workers(PLAIN, Group())
+    make.workers(PLAIN.data, Group())
     find(str(data / "train"), FULL.data)
     shown = {(words.Recipe, "about")}  # by `saccade recipes`
     fields = {(kind, f.name) for kind in kinds for f in dataclasses.fields(kind)}
     idle = {f"{kind.__name__}.{name}" for kind, name in fields - read - shown}
     assert idle == set()
-    source = (Path(words.__file__).parents[1] / "engine" / "teacher.py").read_text()
-    source += (Path(words.__file__).parents[1] / "engine" / "make.py").read_text()
+    engine = Path(words.__file__).parents[1] / "engine"
+    source = "".join((engine / name).read_text() for name in ("teacher.py", "kinds/classify.py"))
     for field in dataclasses.fields(words.Distill):
         assert f"asked.{field.name}" in source, field.name

@@ -6,7 +6,7 @@ from saccade.engine import make
 from saccade.engine.distributed import Group
 from saccade.engine.live import Blank
 from saccade.models.backbone import Stage
-from saccade.recipes.recipe import change
+from saccade.recipes.recipe import Data, change
 from tests.engine.small import PLAIN
 
 
@@ -33,12 +33,11 @@ def test_options_reach_the_model():
 
 
 def test_workers(monkeypatch):
-    recipe = change(PLAIN, data__workers=None)
-    assert make.workers(change(recipe, data__workers=5), Group()) == 5
-    assert make.workers(recipe, Group()) == 1
+    assert make.workers(Data(workers=5), Group()) == 5
+    assert make.workers(Data(), Group()) == 1
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     monkeypatch.setattr("os.cpu_count", lambda: 32)
-    assert make.workers(recipe, Group(device=torch.device("cuda"))) == 8
+    assert make.workers(Data(), Group(device=torch.device("cuda"))) == 8
 
 
 def test_a_batch_must_divide_over_the_processes():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import saccade
-from saccade.engine.optim import Average, optimiser, peak, schedule
+from saccade.engine.optim import Average, groups, optimiser, peak, schedule
 from saccade.recipes.recipe import Optim, Schedule
 from saccade.tasks.classify import Classify
 
@@ -108,3 +108,15 @@ def test_the_average_follows_is_worn_and_comes_back():
     other.load_state_dict(average.state_dict())
     assert torch.equal(other.values["weight"], average.values["weight"])
     assert other.steps == 29
+
+
+def test_a_backbone_may_learn_more_slowly_than_the_rest():
+    model = task()
+    names = {p: name for name, p in model.named_parameters()}
+    rates = {}
+    for group in groups(model, Optim(name="adamw", lr=1.0, backbone=0.1)):
+        rates |= {names[p]: group["lr_scale"] for p in group["params"]}
+    assert {rate for name, rate in rates.items() if ".backbone." in name} == {0.1}
+    assert {rate for name, rate in rates.items() if ".backbone." not in name} == {1.0}
+    with pytest.raises(ValueError, match=r"optim\.backbone: this network has no backbone apart"):
+        groups(Classify(nn.Linear(2, 2), ("a", "b")), Optim(name="adamw", lr=1.0, backbone=0.1))

@@ -30,7 +30,7 @@ def test_guesses_over_files_folders_and_patterns(run, data, tmp_path):
     for word in (str(tmp_path / "*.gif"), str(tmp_path / "empty")):
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(FileNotFoundError, match="predict: no"):
-            pictures(word)
+            pictures(word, "predict")
 
 
 def test_a_model_must_know_its_classes(tmp_path):

@@ -168,6 +168,13 @@ def test_runs_and_images_may_be_moved(tmp_path, monkeypatch):
     assert session.evaluate("run").compute()["images"] == 9
 
 
+def test_paths_inside_a_recipe_hold_from_anywhere(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(run.folder.parent)
+    kept = session._anywhere(change(PLAIN, model__start=run.folder.name))
+    assert kept.model.start == str(run.folder.absolute())
+    assert session._anywhere(change(PLAIN, model__start="nowhere")).model.start == "nowhere"
+
+
 def test_a_run_goes_on_without_the_model_it_started_from(run, data, tmp_path):
     copied = shutil.copy(run.folder / "model.safetensors", tmp_path / "start.safetensors")
     out = tmp_path / "run"

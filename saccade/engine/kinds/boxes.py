@@ -1,0 +1,76 @@
+"""Boxes in an image: RetinaNet and DETR."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from saccade.data import box_augment, boxes
+from saccade.data.datasets import Splits
+from saccade.engine.kinds.kind import Colour, Kind, Shown
+from saccade.models.saved import load
+from saccade.recipes import recipe as words
+from saccade.tasks.task import Task
+
+BLANK = 96  # pixels: enough for every level of a pyramid
+
+
+class Detection(Kind):
+    """A backbone under a detector."""
+
+    augments, tests, verb = words.BoxAugment, words.BoxTest, "detect"
+
+    def find(self, path: str, data: words.Data, seed: int = 0) -> Splits:
+        return boxes.find(path, data, seed)
+
+    def every(self, path: str, classes: list[str]) -> boxes.Boxes:
+        return boxes.every(path, classes)
+
+    def aligned(self, images: Any, classes: list[str]) -> boxes.Boxes:
+        return boxes.aligned(images, classes)
+
+    def train(self, augment: words.BoxAugment, mean: Colour, std: Colour) -> Shown:
+        return box_augment.train(augment, mean, std)
+
+    def test(self, test: words.BoxTest, mean: Colour, std: Colour) -> Shown:
+        return box_augment.test(test, mean, std)
+
+    def sides(self, recipe: words.Recipe) -> Sequence[int]:
+        return (BLANK,)
+
+    def net(self, recipe: words.Recipe, classes: int, settings: dict[str, Any]) -> nn.Module:
+        build, _ = _parts(recipe.task)
+        return build(recipe.model.name, classes, recipe.task, **settings)
+
+    def start(self, net: Any, source: str) -> None:
+        try:
+            net.backbone_from(load(source))
+        except ValueError as error:
+            raise ValueError(f"model.start: {source!r}: {error}") from error
+
+    def task(
+        self,
+        asked: words.RetinaNet | words.Detr,
+        net: nn.Module,
+        classes: tuple[str, ...],
+        notes: dict[str, Any],
+        teacher: nn.Module | None = None,
+    ) -> Task:
+        _, make = _parts(asked)
+        return make(net, classes, asked, ids=notes.get("ids"))
+
+
+def _parts(asked: Any) -> tuple[Any, Any]:
+    """How to build the network and the task; each needs packages of its own."""
+    if isinstance(asked, words.RetinaNet):
+        from saccade.models.retinanet import build
+        from saccade.tasks.retinanet import RetinaNetTask
+
+        return build, RetinaNetTask
+    from saccade.models.detr import build
+    from saccade.tasks.detr import DetrTask
+
+    return build, DetrTask
+
+
+KIND = Detection()

@@ -1,0 +1,71 @@
+"""What the engine asks of every kind of task."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from saccade.data.datasets import Splits
+from saccade.data.reader import Readable
+from saccade.recipes.recipe import Data, Recipe
+from saccade.tasks.task import Task
+
+Colour = Sequence[float]
+Shown = Callable[..., Any]  # (image, target) to (tensor, target); (image) to a tensor
+
+
+class Kind(ABC):
+    """How a task's images are found and shown, and how its network and loss are built."""
+
+    augments: type
+    """The recipe's words for what is done to a training image,"""
+    tests: type
+    """and to an evaluated one."""
+    verb: str
+    """The command that uses a trained model on pictures."""
+
+    @abstractmethod
+    def find(self, path: str, data: Data, seed: int = 0) -> Splits:
+        """What to train and validate on, at a path."""
+
+    @abstractmethod
+    def every(self, path: str, classes: list[str]) -> Readable:
+        """What there is at a path to test a model on, its classes in the model's order."""
+
+    @abstractmethod
+    def aligned(self, images: Any, classes: list[str]) -> Readable:
+        """The images with labels in the order of a model's classes."""
+
+    @abstractmethod
+    def train(self, augment: Any, mean: Colour, std: Colour, /) -> Shown: ...
+
+    @abstractmethod
+    def test(self, test: Any, mean: Colour, std: Colour) -> Shown: ...
+
+    def over_batches(self, augment: Any, /) -> dict[str, Any]:
+        """What a loader does to whole batches."""
+        return {}
+
+    @abstractmethod
+    def sides(self, recipe: Recipe) -> Sequence[int]:
+        """Sides of blank images that a network should take, to find out early."""
+
+    @abstractmethod
+    def net(self, recipe: Recipe, classes: int, settings: dict[str, Any]) -> nn.Module:
+        """The network by the recipe's name; `settings` are timm's, such as drop_path_rate."""
+
+    @abstractmethod
+    def start(self, net: nn.Module, source: str) -> None:
+        """Take the backbone's weights from a saved model or a run."""
+
+    @abstractmethod
+    def task(
+        self,
+        asked: Any,
+        net: nn.Module,
+        classes: tuple[str, ...],
+        notes: dict[str, Any],
+        teacher: nn.Module | None = None,
+    ) -> Task:
+        """The task by its words in the recipe; `notes` are what its data want remembered."""
