@@ -5,6 +5,7 @@ its own; `net.arguments` make the network again; `net.default_cfg` is the card o
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
 from torch import Tensor, nn
@@ -29,8 +30,8 @@ class Detector(nn.Module):
     num_classes: int
     fused = False
 
-    def backbone_from(self, classifier: nn.Module) -> None:
-        """Start the backbone with the weights of a classifier of the same architecture."""
+    def backbone_from(self, source: nn.Module) -> None:
+        """Start with the backbone of a classifier or a detector of the same architecture."""
         raise NotImplementedError
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
@@ -73,3 +74,19 @@ class Detector(nn.Module):
             for path, module in self.named_modules()
             for name in getattr(module, "undecayed", ())
         }
+
+
+def told(
+    names: Sequence[str], settings: Any, words: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A detector's own arguments, and those of its backbone.
+
+    With settings (a recipe's task, or a dict), all words are the backbone's: it too may have
+    `heads`. Without, those that the detector knows are its own.
+    """
+    if isinstance(settings, dict):
+        return dict(settings), words
+    if settings is not None:
+        return {name: getattr(settings, name) for name in names}, words
+    own = {name: value for name, value in words.items() if name in names}
+    return own, {name: value for name, value in words.items() if name not in names}

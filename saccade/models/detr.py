@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.models import features
-from saccade.models.detector import Detector
+from saccade.models.detector import Detector, told
 
 
 class OwnSize(nn.Module):
@@ -102,9 +102,9 @@ class Detr(Detector):
         boxes = self.detr.bbox_predictor(hidden).sigmoid()
         return {"logits": self.detr.class_labels_classifier(hidden), "boxes": boxes}
 
-    def backbone_from(self, classifier: nn.Module) -> None:
-        """Start the backbone with the weights of a classifier of the same architecture."""
-        features.copy_body(self.backbone.model, self.architecture, classifier)
+    def backbone_from(self, source: nn.Module) -> None:
+        """Start with the backbone of a classifier or a detector of the same architecture."""
+        features.copy_body(self.backbone.model, self.architecture, source)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the backbone's blocks in backward instead of keeping what they computed."""
@@ -126,7 +126,34 @@ WORDS = (
 )  # fmt: skip
 
 
-def build(
+def build(name: str, classes: int, settings: Any = None, **words: Any) -> Detr:
+    """DETR on the backbone called `name`, of saccade or timm.
+
+    The arguments of `configured` come by `settings` (a recipe's task, or a dict) or by name;
+    further words are the backbone's (`drop_path`, `in_chans`, `window`, ...). Without those it is
+    also what transformers' `from_pretrained` makes of a folder that `net.detr.save_pretrained`
+    wrote.
+    """
+    own, options = told(WORDS, settings, words)
+    features.check(name)
+    config = configured(name, classes, in_chans=options.get("in_chans", 3), **own)
+    asked: dict[str, Any] = dict(options)
+    if "drop_path" in asked:
+        asked["drop_path_rate"] = asked.pop("drop_path")
+    body: Any = timm.create_model(name, features_only=True, out_indices=(-1,), **asked)
+    width = body.feature_info.channels()[-1]
+    detr: Any = transformers().DetrForObjectDetection(config)
+    detr.model.backbone = OwnSize(detr.model.backbone, freeze_batch_norm_2d(body))
+    if width != detr.model.input_projection.in_channels:
+        detr.model.input_projection = nn.Conv2d(width, config.d_model, 1)
+    draw(detr)
+    net = Detr(detr, name)
+    net.default_cfg = dict(body.default_cfg)
+    net.arguments = {"name": name, "classes": classes, "settings": own, **options}
+    return net
+
+
+def configured(
     name: str,
     classes: int,
     *,
@@ -139,52 +166,24 @@ def build(
     dropout: float = 0.1,
     auxiliary: bool = True,
     nothing: float = 0.1,
-    drop_path: float | None = None,
     in_chans: int = 3,
-    **options: Any,
-) -> Detr:
-    """DETR on the backbone called `name`, of saccade or timm; `options` are that one's.
-
-    Without options it is also what transformers' `from_pretrained` makes of the folder that
-    `net.detr.save_pretrained` writes.
-    """
-    features.check(name)
+) -> Any:
+    """transformers' DetrConfig in our words; nothing is downloaded for it."""
     if dim % heads or dim % 4:
         raise ValueError(
             f"Detr: heads must divide dim, and 4 as well (sine and cosine of x and y), "
             f"got {dim=} {heads=}"
         )
     house = transformers()
-    asked: dict[str, Any] = {
-        "in_chans": in_chans,
-        "drop_path_rate": drop_path,
-        **options,
-    }  # timm drops a None
-    body: Any = timm.create_model(name, features_only=True, out_indices=(-1,), **asked)
-    width = body.feature_info.channels()[-1]
-    config = house.DetrConfig(
-        backbone_config=house.TimmBackboneConfig(
-            backbone=name, use_pretrained_backbone=False, num_channels=in_chans
-        ),
-        num_channels=in_chans, num_labels=classes, num_queries=queries, d_model=dim,
-        encoder_layers=encoder, decoder_layers=decoder, encoder_attention_heads=heads,
+    backbone = house.TimmBackboneConfig(
+        backbone=name, use_pretrained_backbone=False, num_channels=in_chans
+    )
+    return house.DetrConfig(
+        backbone_config=backbone, num_channels=in_chans, num_labels=classes, num_queries=queries,
+        d_model=dim, encoder_layers=encoder, decoder_layers=decoder, encoder_attention_heads=heads,
         decoder_attention_heads=heads, encoder_ffn_dim=hidden, decoder_ffn_dim=hidden,
         dropout=float(dropout), auxiliary_loss=auxiliary, eos_coefficient=float(nothing),
     )  # fmt: skip
-    detr: Any = house.DetrForObjectDetection(config)
-    detr.model.backbone = OwnSize(detr.model.backbone, freeze_batch_norm_2d(body))
-    if width != detr.model.input_projection.in_channels:
-        detr.model.input_projection = nn.Conv2d(width, dim, 1)
-    draw(detr)
-    net = Detr(detr, name)
-    net.default_cfg = dict(body.default_cfg)
-    net.arguments = {
-        "name": name, "classes": classes, "queries": queries, "dim": dim, "encoder": encoder,
-        "decoder": decoder, "heads": heads, "hidden": hidden, "dropout": dropout,
-        "auxiliary": auxiliary, "nothing": nothing, "drop_path": drop_path, "in_chans": in_chans,
-        **options,
-    }  # fmt: skip
-    return net
 
 
 def draw(detr: Any) -> None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from saccade.models import zoo
 from saccade.models.backbone import Backbone, Stage
+from saccade.models.detector import Detector
 from saccade.words import nearest
 
 
@@ -51,9 +52,9 @@ class Features(nn.Module):
         """Recompute blocks in backward instead of keeping what they computed."""
         recompute(self.body, enable)
 
-    def start_from(self, classifier: nn.Module) -> None:
-        """Take the weights of a classifier of the same architecture."""
-        copy_body(self.body, self.card["architecture"], classifier)
+    def start_from(self, source: nn.Module) -> None:
+        """Take the backbone of a classifier or a detector of the same architecture."""
+        copy_body(self.body, self.card["architecture"], source)
 
 
 def build(name: str, in_chans: int = 3, drop_path: float | None = None, **options: Any) -> Features:
@@ -94,34 +95,50 @@ def recompute(body: nn.Module, enable: bool = True) -> None:
     cast(Any, theirs).set_grad_checkpointing(enable)
 
 
-# -- weights of a classifier ----------------------------------------------------------------
+# -- weights to start from ------------------------------------------------------------------
 
 
-def copy_body(body: nn.Module, architecture: str, classifier: nn.Module) -> None:
-    """Copy a classifier's backbone into `body`, however timm has wrapped and renamed its parts.
+def copy_body(body: nn.Module, architecture: str, source: nn.Module) -> None:
+    """Copy the backbone of a classifier or another detector, however timm wrapped its parts.
 
     `features_only` keeps the modules and may join their names by `_` where there was a dot, or put
     `model.` before them.
     """
-    about = getattr(classifier, "pretrained_cfg", None) or getattr(classifier, "default_cfg", {})
+    about = getattr(source, "pretrained_cfg", None) or getattr(source, "default_cfg", {})
     theirs = about.get("architecture")
     if theirs != architecture:
         raise ValueError(
-            f"model.start: the weights are of a {theirs!r} and the detector's backbone is a "
-            f"{architecture!r}; set model.name={theirs}"
+            f"the weights are of a {theirs!r} and the detector's backbone is a {architecture!r}; "
+            f"set model.name={theirs}"
         )
-    source: Any = classifier.backbone if isinstance(body, Backbone) else classifier
+    body, source = _core(body), _core(source)
     held = {_joined(key): value for key, value in source.state_dict().items()}
     own = body.state_dict()
     for key, value in own.items():
+        if key.endswith(COUNTER):
+            held.setdefault(_joined(key), value)
         found = held.get(_joined(key))
         if found is None or found.shape != value.shape:
             there = "missing" if found is None else f"{tuple(found.shape)}"
             raise ValueError(
-                f"model.start: the weights were built with other options: {key!r} is "
-                f"{tuple(value.shape)} here and {there} there"
+                f"the weights were built with other options: {key!r} is {tuple(value.shape)} here "
+                f"and {there} there"
             )
     body.load_state_dict({key: held[_joined(key)] for key in own})
+
+
+COUNTER = "num_batches_tracked"  # which a frozen norm does not have
+
+
+def _core(module: nn.Module) -> nn.Module:
+    """The backbone itself: saccade's wherever it stands, or what timm built."""
+    for inner in module.modules():
+        if isinstance(inner, Backbone):
+            return inner
+    if isinstance(module, Detector):
+        backbone: Any = module.backbone
+        return backbone.body if isinstance(backbone, Features) else backbone.model
+    return module
 
 
 def _joined(key: str) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from saccade.layers.anchors import RATIOS
 from saccade.layers.pyramid import DenseHead, FeaturePyramid
 from saccade.models import features
-from saccade.models.detector import Detector, Maps
+from saccade.models.detector import Detector, Maps, told
 
 
 class RetinaNet(Detector):
@@ -74,9 +74,9 @@ class RetinaNet(Detector):
         levels = self.pyramid(self.backbone(image)[-3:])
         return self.classify(levels), self.locate(levels)
 
-    def backbone_from(self, classifier: nn.Module) -> None:
-        """Start the backbone with the weights of a classifier of the same architecture."""
-        cast(features.Features, self.backbone).start_from(classifier)
+    def backbone_from(self, source: nn.Module) -> None:
+        """Start with the backbone of a classifier or a detector of the same architecture."""
+        cast(features.Features, self.backbone).start_from(source)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the backbone's blocks in backward instead of keeping what they computed."""
@@ -87,30 +87,15 @@ class RetinaNet(Detector):
 WORDS = ("fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init")
 
 
-def build(
-    name: str,
-    classes: int,
-    *,
-    fpn: str = "conv",
-    heads: str = "conv",
-    coarse: str = "C5",
-    norm: bool = False,
-    dim: int = 256,
-    depth: int = 4,
-    scales: int = 3,
-    init: str = "xavier",
-    drop_path: float | None = None,
-    **options: Any,
-) -> RetinaNet:
-    """The detector on the backbone called `name`, of saccade or timm; `options` are that one's."""
-    words: dict[str, Any] = {
-        "fpn": fpn, "heads": heads, "coarse": coarse, "norm": norm, "dim": dim, "depth": depth,
-        "scales": scales, "init": init,
-    }  # fmt: skip
-    backbone = features.build(name, drop_path=drop_path, **options)
-    net = RetinaNet(backbone, classes, **words)
+def build(name: str, classes: int, settings: Any = None, **words: Any) -> RetinaNet:
+    """The detector on the backbone called `name`, of saccade or timm.
+
+    The arguments of `RetinaNet` come by `settings` (a recipe's task, or a dict) or by name;
+    further words are the backbone's (`drop_path`, `in_chans`, `window`, ...).
+    """
+    own, options = told(WORDS, settings, words)
+    backbone = features.build(name, **options)
+    net = RetinaNet(backbone, classes, **own)
     net.default_cfg = backbone.card
-    net.arguments = {
-        "name": name, "classes": classes, **words, "drop_path": drop_path, **options,
-    }  # fmt: skip
+    net.arguments = {"name": name, "classes": classes, "settings": own, **options}
     return net

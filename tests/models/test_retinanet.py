@@ -7,9 +7,10 @@ from torch import nn
 
 import saccade
 from saccade.count import params
-from saccade.models import retinanet
+from saccade.models import detr, retinanet
 from saccade.models.linglo_retinanet import CLAIMS, DETECTORS
 from saccade.models.saved import card
+from saccade.recipes.task import RetinaNet
 
 EXTRAS = {"linglo_b0": 9_537_268, "linglo_b1": 10_249_972, "linglo_b2": 10_249_972}
 
@@ -87,6 +88,36 @@ def test_starting_from_a_classifier():
         assert torch.equal(net.backbone.body.state_dict()[name], tensor)
     with pytest.raises(ValueError, match=r"set model\.name=qna_nano"):
         net.backbone_from(saccade.build("qna_nano"))
+
+
+def test_starting_from_another_detector():
+    for name in ("qna_nano", "resnet18"):
+        source = retinanet.build(name, 7, dim=16, depth=0)
+        for net in (
+            retinanet.build(name, 2, dim=32, depth=1),
+            detr.build(name, 2, dim=32, encoder=1, decoder=1, heads=2, hidden=32, queries=4),
+        ):
+            net.backbone_from(source)
+            again = retinanet.build(name, 2, dim=32, depth=1)
+            again.backbone_from(net)
+            for key, tensor in source.backbone.body.state_dict().items():
+                if not key.endswith("num_batches_tracked"):
+                    assert torch.equal(again.backbone.body.state_dict()[key], tensor), key
+
+
+def test_settings_come_by_a_recipe_a_dict_or_by_name():
+    asked = RetinaNet(dim=32, depth=1, scales=2, norm=True)
+    words = {word: getattr(asked, word) for word in retinanet.WORDS}
+    for net in (
+        retinanet.build("linglo_nano", 2, asked),
+        retinanet.build("linglo_nano", 2, words),
+        retinanet.build("linglo_nano", 2, **words),
+    ):
+        assert net.arguments["settings"] == words
+        assert (net.anchors, net.pyramid.dim, len(net.classify.mix)) == (6, 32, 1)
+    # the backbone's heads are not the detector's
+    net = retinanet.build("linglo_nano", 2, asked, heads=(1, 2, 4, 7), drop_path_rate=0.3)
+    assert net.backbone.body.heads == (1, 2, 4, 7)
 
 
 def test_a_card_and_depths_as_timm_wants_them():

@@ -17,7 +17,7 @@ def task(**words):
     settings = Detr(
         **{"dim": 32, "encoder": 1, "decoder": 3, "heads": 4, "hidden": 64, "queries": 6, **words}
     )
-    net = detr.build("qna_nano", 3, **{w: getattr(settings, w) for w in detr.WORDS})
+    net = detr.build("qna_nano", 3, settings)
     return DetrTask(net, CLASSES, settings)
 
 

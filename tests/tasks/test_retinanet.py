@@ -18,7 +18,7 @@ CLASSES = ("cat", "dog", "owl")
 
 def task(**words):
     settings = RetinaNet(dim=32, depth=4, **words)
-    net = retinanet.build("linglo_nano", 3, **{w: getattr(settings, w) for w in retinanet.WORDS})
+    net = retinanet.build("linglo_nano", 3, settings)
     return RetinaNetTask(net, CLASSES, settings)
 
 
