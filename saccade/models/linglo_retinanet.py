@@ -9,8 +9,6 @@ from saccade.models.linglo import PVT
 from saccade.models.retinanet import build
 from saccade.paper import Claim
 
-SIDE = 800  # pixels of the short side
-
 DETECTORS = {
     "linglo_b0_retinanet": partial(build, "linglo_b0", 80),
     "linglo_b1_retinanet": partial(build, "linglo_b1", 80),
