@@ -1,24 +1,12 @@
-"""SASA's detectors: the printed rows, and one that runs."""
+"""SASA's detectors: a small one that runs, and the number of anchors."""
 
 import pytest
 import torch
 
-from saccade.count import flops, params
+from saccade.count import params
 from saccade.models.retinanet import RetinaNet
 from saccade.models.sasa import SASA
-from saccade.models.sasa_retinanet import CLAIMS, DETECTORS, SIDE, retinanet
-
-MEASURES = {"params": params, "FLOPs": lambda model: flops(model, (SIDE, SIDE))}
-
-
-@pytest.mark.parametrize("name", DETECTORS)
-def test_what_the_paper_prints(name):
-    with torch.device("meta"):
-        model = DETECTORS[name]()
-    for claim in CLAIMS[name]:
-        if claim.what in MEASURES:
-            measured = MEASURES[claim.what](model)
-            assert claim.holds(measured) == (claim.differs == ""), claim.show(measured)
+from saccade.models.sasa_retinanet import retinanet
 
 
 @pytest.mark.parametrize("kind", ["conv", "attention"])

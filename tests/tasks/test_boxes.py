@@ -1,11 +1,16 @@
 """What all detectors share."""
 
+import dataclasses
+import sys
+
 import pytest
 import torch
 
-from saccade.models import retinanet
-from saccade.recipes.task import RetinaNet
+from saccade.models import detr, retinanet
+from saccade.recipes import bounds
+from saccade.recipes.task import Detr, RetinaNet
 from saccade.tasks.boxes import Found, sizes_of, targets, to_original
+from saccade.tasks.detr import DetrTask
 from saccade.tasks.retinanet import RetinaNetTask
 
 
@@ -43,3 +48,24 @@ def test_names_must_fit_the_network():
     assert task.ids == [1, 2]
     assert task.best == "AP"
     assert RetinaNetTask(net, ("a", "b"), RetinaNet(), ids=[7, 9]).ids == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("words", "build", "make"),
+    [
+        (RetinaNet(dim=32, depth=1), retinanet.build, RetinaNetTask),
+        (Detr(dim=32, heads=2, encoder=1, decoder=1, hidden=32), detr.build, DetrTask),
+    ],
+)
+def test_every_word_of_a_recipes_task_is_read(words, build, make, monkeypatch):
+    read = set()
+    clerks = {dataclasses.__file__, bounds.__file__}
+
+    def noted(self, name):
+        if sys._getframe(1).f_code.co_filename not in clerks:
+            read.add(name)
+        return object.__getattribute__(self, name)
+
+    monkeypatch.setattr(type(words), "__getattribute__", noted)
+    make(build("qna_nano", 2, words), ("a", "b"), words)
+    assert {field.name for field in dataclasses.fields(words)} - read == set()
