@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from saccade.models.detectors import DETECTORS
+from saccade.models.sasa_retinanet import SIDE
 from saccade.models.zoo import Classifier, build
 from saccade.paper import Claim
 
@@ -106,3 +108,12 @@ def measure(name: str, claim: Claim) -> object | None:
     with torch.device("meta"):
         model = build(name)
     return MEASURES[claim.what](cast(Classifier, model))
+
+
+def measure_detector(name: str, claim: Claim) -> int | None:
+    """The same about one of the papers' detectors, at the size its paper counts FLOPs for."""
+    if claim.what not in ("params", "FLOPs"):
+        return None
+    with torch.device("meta"):
+        net = DETECTORS[name]()
+    return params(net) if claim.what == "params" else flops(net, (SIDE, SIDE))

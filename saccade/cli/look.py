@@ -10,7 +10,7 @@ from rich.tree import Tree
 
 from saccade import count
 from saccade.cli.console import console
-from saccade.models import zoo
+from saccade.models import detectors, zoo
 from saccade.models.backbone import Stage
 from saccade.models.saved import load
 from saccade.models.zoo import Classifier
@@ -98,18 +98,18 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     reasons: dict[str, int] = {}
     done = finished(runs)
+    variants = [name for name in zoo.names() if zoo.family_of(name) == family]
     rows = [
-        (claim, name)
-        for name in zoo.names()
-        if zoo.family_of(name) == family
-        for claim in zoo.claims(name)
+        *((claim, name) for name in variants for claim in zoo.claims(name)),
+        *((c, name) for name in detectors.names(family) for c in detectors.CLAIMS[name]),
     ]
     where = ""
     for claim, name in sorted(rows, key=lambda row: (row[0].where, row[0].what)):
-        measured = count.measure(name, claim)
+        whole = name in variants
+        measured = (count.measure if whole else count.measure_detector)(name, claim)
         code, run = "", ""
         if measured is None:
-            found = reached(name, claim, done)
+            found = reached(name, claim, done) if whole else None
             run = "not run"
             if found is not None:
                 mark = reasons.setdefault(f"{found.mark}: {found.note}", len(reasons) + 1)

@@ -64,7 +64,7 @@ class Live:
         plan, found = schedule(optim, self.recipe.schedule, len(self.loader)), []
         for step in range(self.recipe.schedule.epochs * len(self.loader)):
             plan.step_update(step)
-            found.append(optim.param_groups[0]["lr"])
+            found.append(max(group["lr"] for group in optim.param_groups))
         return np.array(found)
 
     def modules(self, kind: type) -> list[Any]:
@@ -95,9 +95,40 @@ def _shape(live: Live) -> str:
 
 def _augmentation(live: Live) -> str:
     loader = live.loader
-    parts = augment.parts(cast(Transform, loader.transform))
+    if isinstance(loader.transform, Transform):
+        parts = augment.parts(loader.transform)
+    else:
+        from saccade.data import box_augment
+
+        parts = box_augment.parts(cast(Any, loader.transform))
     parts += augment.parts(loader.mix) if loader.mix is not None else []
     return ", ".join(parts + ["repeated"] * (loader.repeats > 1))
+
+
+def _steps(live: Live) -> str:
+    """Where the rate falls at once, and by how much."""
+    falls = [i for i in range(1, len(live.rates)) if live.rates[i] < 0.9 * live.rates[i - 1]]
+    factors = {f"{live.rates[i] / live.rates[i - 1]:g}" for i in falls}
+    after = " and ".join(f"{i / len(live.loader):g}" for i in falls)
+    return f"x{', '.join(sorted(factors))} after {after}"
+
+
+def _backbone_rate(live: Live) -> float:
+    """The largest rate that the backbone learns with."""
+    own = {id(p) for p in live.task.net.backbone.parameters()}
+    groups = [g for g in live.optimiser.param_groups if {id(p) for p in g["params"]} & own]
+    return float(live.rates.max()) * max(g["lr_scale"] for g in groups)
+
+
+def _step(live: Live, word: str) -> Any:
+    """What a training image goes through, by a word that only this step has."""
+    steps = cast(Any, live.loader.transform).steps
+    return getattr(next(step for step in steps if hasattr(step, word)), word)
+
+
+def _short(live: Live) -> int | str:
+    sides = _step(live, "short")
+    return f"{min(sides)} to {max(sides)}" if len(sides) > 1 else sides[0]
 
 
 def _crop(live: Live) -> int:
@@ -152,6 +183,13 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     "BN decay": _bn_decay,
     "EMA": _average,
     "undecayed": _undecayed,
+    "steps": _steps,
+    "backbone rate": _backbone_rate,
+    "short side": _short,
+    "long side": lambda live: _step(live, "long"),
+    "crop": lambda live: _step(live, "size"),
+    "flip": lambda live: 100 * _step(live, "p"),
+    "new layers": lambda live: live.task.net.pyramid.init.title(),
 }
 
 

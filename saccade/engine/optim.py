@@ -61,10 +61,12 @@ def _scales(task: Task, optim: Optim) -> dict[str, float]:
         layered = param_groups_layer_decay(task.net, layer_decay=optim.layer_decay)
         found = {names[p]: float(g["lr_scale"]) for g in layered for p in g["params"]}
     if optim.backbone != 1:
-        if not isinstance(getattr(task.net, "backbone", None), nn.Module):
+        backbone = getattr(task.net, "backbone", None)
+        if not isinstance(backbone, nn.Module):
             raise ValueError("optim.backbone: this network has no backbone apart; leave it at 1")
-        for name, _ in task.named_parameters():
-            if name.startswith("net.backbone."):
+        own = set(backbone.parameters())  # wherever in the network it lies
+        for name, p in task.named_parameters():
+            if p in own:
                 found[name] = found.get(name, 1.0) * optim.backbone
     return found
 

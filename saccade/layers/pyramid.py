@@ -4,10 +4,13 @@ Both come as convolutions and as SASA's surgery of them (appendix A.3): each 3 x
 becomes stand-alone attention of the same width, k = 7, 8 heads; where it was strided, the mean of
 each 2 x 2 pixels follows; and a head ends in a pointwise convolution, which mixes the attention
 heads that nothing mixes otherwise.
+
+New layers are drawn as RetinaNet draws them, or all by Xavier (LinGlo, section 4.2).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 from jaxtyping import Float
@@ -17,42 +20,73 @@ from torch.nn import functional as F
 from saccade.layers.sasa import StandAloneAttention
 
 KINDS = ("conv", "attention")
+COARSE = ("C5", "P5")
+INITS = ("retinanet", "xavier")
 
 
-def _spatial(kind: str, dim: int, stride: int = 1, bias: bool = True) -> nn.Module:
-    """A 3 x 3 convolution, or what takes its place."""
+def _spatial(
+    kind: str, dim: int, stride: int = 1, bias: bool = True, inward: int | None = None
+) -> nn.Module:
+    """A 3 x 3 convolution, or what takes its place; from `inward` channels, if these differ."""
+    inward = dim if inward is None else inward
     if kind == "conv":
-        return nn.Conv2d(dim, dim, 3, stride, padding=1, bias=bias)
-    return StandAloneAttention(dim, stride=stride)
+        return nn.Conv2d(inward, dim, 3, stride, padding=1, bias=bias)
+    return StandAloneAttention(inward, dim, stride=stride)
 
 
-def _check(where: str, kind: str) -> None:
+def _check(where: str, kind: str, init: str) -> None:
     if kind not in KINDS:
         raise ValueError(f"{where}: kind must be one of {KINDS}, got {kind=}")
+    if init not in INITS:
+        raise ValueError(f"{where}: init must be one of {INITS}, got {init=}")
+
+
+def _draw(module: nn.Module, draw: Callable[[Tensor], Tensor]) -> None:
+    """Convolutions, biases zero, and the values of attention; q, k, r stay as attention drew."""
+    if isinstance(module, StandAloneAttention):
+        draw(module.value.weight)
+    elif isinstance(module, nn.Conv2d):
+        draw(module.weight)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
 
 
 class FeaturePyramid(nn.Module):
     """Maps of a backbone, finest first, to maps of one width: theirs, and two coarser ones.
 
-    With maps at strides 8, 16, 32 it gives P3 to P7, at strides 8 to 128. P6 is made from P5.
+    With maps C3 to C5 at strides 8, 16, 32 it gives P3 to P7, at strides 8 to 128.
+
+    coarse  what P6 is made from: "P5" (SASA), or "C5", the backbone's own map (LinGlo)
     """
 
-    def __init__(self, widths: Sequence[int], dim: int = 256, kind: str = "conv"):
+    def __init__(
+        self,
+        widths: Sequence[int],
+        dim: int = 256,
+        kind: str = "conv",
+        coarse: str = "P5",
+        init: str = "retinanet",
+    ):
         super().__init__()
-        _check("FeaturePyramid", kind)
+        _check("FeaturePyramid", kind, init)
+        if coarse not in COARSE:
+            raise ValueError(f"FeaturePyramid: coarse must be one of {COARSE}, got {coarse=}")
         self.lateral = nn.ModuleList(nn.Conv2d(width, dim, 1) for width in widths)
         self.smooth = nn.ModuleList(_spatial(kind, dim) for _ in widths)
-        self.coarser = nn.ModuleList(_spatial(kind, dim, stride=2) for _ in range(2))
+        first = widths[-1] if coarse == "C5" else dim
+        self.coarser = nn.ModuleList(
+            _spatial(kind, dim, stride=2, inward=inward) for inward in (first, dim)
+        )
         self.levels = len(widths) + len(self.coarser)
-        self.dim = dim
+        self.dim, self.coarse, self.init = dim, coarse, init
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for conv in (*self.lateral, *self.smooth, *self.coarser):
-            if isinstance(conv, nn.Conv2d):
-                nn.init.kaiming_uniform_(conv.weight, a=1)
-                if conv.bias is not None:
-                    nn.init.zeros_(conv.bias)
+        xavier = self.init == "xavier"
+        draw = nn.init.xavier_uniform_ if xavier else partial(nn.init.kaiming_uniform_, a=1)
+        for module in (*self.lateral, *self.smooth, *self.coarser):
+            if xavier or isinstance(module, nn.Conv2d):
+                _draw(module, draw)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         if len(maps) != len(self.lateral):
@@ -64,16 +98,19 @@ class FeaturePyramid(nn.Module):
             size = merged[i].shape[2:]
             merged[i] = merged[i] + F.interpolate(merged[i + 1], size=size, mode="nearest")
         levels = [smooth(x) for smooth, x in zip(self.smooth, merged, strict=True)]
-        for i, coarser in enumerate(self.coarser):
-            levels.append(coarser(F.relu(levels[-1]) if i else levels[-1]))
+        first, second = self.coarser
+        levels.append(first(maps[-1] if self.coarse == "C5" else levels[-1]))
+        levels.append(second(F.relu(levels[-1])))
         return levels
 
 
 class DenseHead(nn.Module):
     """The same few layers over every level of a pyramid; only BatchNorm knows the level.
 
-    `out` channels a pixel: anchors x classes, or anchors x 4. With `prior`, the last bias makes
-    every sigmoid start there, so that rare objects do not drown in the background's loss.
+    out    channels a pixel: anchors x classes, or anchors x 4
+    norm   BatchNorm after every layer but the last, one for each level; else the layer's own bias
+    prior  where every sigmoid starts, by the last bias, so that rare objects do not drown in the
+           background's loss
     """
 
     def __init__(
@@ -84,31 +121,31 @@ class DenseHead(nn.Module):
         levels: int = 5,
         kind: str = "conv",
         prior: float | None = None,
+        norm: bool = True,
+        init: str = "retinanet",
     ):
         super().__init__()
-        _check("DenseHead", kind)
-        self.mix = nn.ModuleList(_spatial(kind, dim, bias=False) for _ in range(depth))
+        _check("DenseHead", kind, init)
+        self.mix = nn.ModuleList(_spatial(kind, dim, bias=not norm) for _ in range(depth))
         self.norm = nn.ModuleList(
-            nn.ModuleList(nn.BatchNorm2d(dim) for _ in range(levels)) for _ in range(depth)
+            nn.ModuleList(nn.BatchNorm2d(dim) if norm else nn.Identity() for _ in range(levels))
+            for _ in range(depth)
         )
         if kind == "conv":
             self.last: nn.Module = nn.Conv2d(dim, out, 3, padding=1)
         else:
             self.last = nn.Sequential(StandAloneAttention(dim), nn.Conv2d(dim, out, 1))
-        self.prior = prior
+        self.prior, self.init = prior, init
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Convolutions and Wv from N(0, 0.01), as in RetinaNet."""
-        for module in self.modules():
-            if isinstance(module, StandAloneAttention):
-                nn.init.normal_(module.value.weight, std=0.01)
-        last = self.last[1] if isinstance(self.last, nn.Sequential) else self.last
-        for conv in (*self.mix, last):
-            if isinstance(conv, nn.Conv2d):
-                nn.init.normal_(conv.weight, std=0.01)
-                if conv.bias is not None:
-                    nn.init.zeros_(conv.bias)
+        """Convolutions and Wv from N(0, 0.01), as in RetinaNet, or by Xavier."""
+        xavier = self.init == "xavier"
+        draw = nn.init.xavier_uniform_ if xavier else partial(nn.init.normal_, std=0.01)
+        ends = self.last if isinstance(self.last, nn.Sequential) else (self.last,)
+        for module in (*self.mix, *ends):
+            _draw(module, draw)
+        *_, last = ends
         if self.prior is not None and isinstance(last, nn.Conv2d) and last.bias is not None:
             nn.init.constant_(last.bias, -math.log((1 - self.prior) / self.prior))
 

@@ -136,7 +136,7 @@ CARDS = {
     "linglo_b0_wo_ch": {"pool_size": (14, 14)},
 }
 
-_PVT = (
+PVT = (
     "all parameter cells of Tables 2-4 equal those of another model family (PVTv2 B0, B1, B2), and "
     "no reading of LinGlo's text gives them; this is the count of the network as described"
 )
@@ -144,7 +144,7 @@ _FORM = "the network as deployed (one 3x3 per RP-CPE, no classifier), which fits
 
 CLAIMS = {
     "linglo_b0": (
-        Claim("Table 2", "params", "3.4M", differs=_PVT),
+        Claim("Table 2", "params", "3.4M", differs=PVT),
         Claim("Table 2", "top-1", "72.5%"),
         Claim("3.4", "widths", "(32, 64, 160, 256)"),
         Claim("3.4", "depths", "(2, 3, 3, 2)"),
@@ -155,13 +155,13 @@ CLAIMS = {
         Claim("Table 6", "top-1 at 100 epochs", "69.7%"),
     ),
     "linglo_b1": (
-        Claim("Table 2", "params", "13.1M", differs=_PVT),
+        Claim("Table 2", "params", "13.1M", differs=PVT),
         Claim("Table 2", "top-1", "79.7%"),
         Claim("3.4", "widths", "(64, 128, 320, 512)"),
         Claim("3.4", "depths", "(2, 3, 3, 2)"),
     ),
     "linglo_b2": (
-        Claim("Table 2", "params", "25.4M", differs=_PVT),
+        Claim("Table 2", "params", "25.4M", differs=PVT),
         Claim("Table 2", "top-1", "82.7%"),
         Claim("3.4", "widths", "(64, 128, 320, 512)"),
         Claim("3.4", "depths", "(3, 5, 9, 3)"),

@@ -1,6 +1,7 @@
 """Models on disk: one safetensors file that holds the weights and how to build their model.
 
-The header's `saccade` entry is JSON: variant, timm's arguments, the backbone's own, fused or not.
+The header's `saccade` entry is JSON: variant, timm's arguments, the backbone's own, fused or not;
+for a detector, its kind and the arguments of that kind's `build`.
 """
 
 import json
@@ -13,7 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
+from saccade.models import detr, retinanet
+from saccade.models.detector import Detector
 from saccade.models.zoo import Classifier
+
+DETECTORS = {"retinanet": retinanet.build, "detr": detr.build}
 
 
 def save(
@@ -66,18 +71,25 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"build the model by name and use its load_state_dict"
         )
     found = json.loads(about)
-    arguments = found["model"]
-    fused = arguments.pop("fused", False)
-    model = timm.create_model(
-        **{"model_name": arguments.pop("name"), **arguments, **overrides}
-    ).eval()
-    if overrides.get("features_only"):
-        raise ValueError("load: gives whole models; for features, load and take model.backbone")
-    if fused and isinstance(model, Classifier):
-        model.fuse()
+    model = _built(found["model"], overrides, str(path))
     fill(model, tensors, str(path))
     model.notes = found["notes"]
     return model
+
+
+def _built(about: dict[str, Any], overrides: dict[str, Any], source: str) -> nn.Module:
+    """A fresh model of the same make, in eval mode."""
+    if overrides.get("features_only"):
+        raise ValueError("load: gives whole models; for features, load and take model.backbone")
+    about = {**about, **overrides}
+    fused, kind = about.pop("fused", False), about.pop("kind", None)
+    if kind is None:
+        model: Any = timm.create_model(about.pop("name"), **about)
+    elif kind in DETECTORS:
+        model = DETECTORS[kind](**about)
+    else:
+        raise ValueError(f"load: {source!r} is a {kind!r}, which this version does not know")
+    return model.eval().fuse() if fused else model.eval()
 
 
 def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
@@ -99,6 +111,8 @@ def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> Non
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """The arguments that make this model again, one of saccade or of timm."""
+    if isinstance(model, Detector):
+        return {"kind": model.kind, **model.arguments, "fused": model.fused}
     if not isinstance(model, Classifier):
         about = card(model)
         options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}

@@ -254,7 +254,8 @@ def _card(name: str) -> dict:
 
 def _register(name: str) -> None:
     def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
-        features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3)}
+        # The last of the maps comes as the classifier sees it, through the backbone's norm.
+        features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3), "norm": True}
         make = partial(Classifier, VARIANTS[name])
         return build_model_with_cfg(make, name, pretrained, feature_cfg=features, **kwargs)
 

@@ -46,6 +46,8 @@ class RetinaNet:
     """Channels of the pyramid and the heads."""
     depth: int = 4
     """Layers of a head before its last."""
+    init: Literal["xavier", "retinanet"] = "xavier"
+    """How pyramid and heads are drawn; retinanet: N(0, 0.01) in the heads."""
     scales: int = 3
     """Anchors a place and shape (1:2, 1:1, 2:1), a third of an octave apart for 3."""
     least: float = 4.0

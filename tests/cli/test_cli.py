@@ -41,6 +41,8 @@ def test_paper(run):
     assert code == 0
     for part in ("Table 2", "3,352,032 =", "3,765,448 [1]", "not run", "differs:"):
         assert part in out
+    for part in ("Table 3", "13,045,716 =", "23,787,700 =", "38.0"):  # its detectors
+        assert part in out
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,13 @@ def test_a_claim_notices_a_change():
         "weight decay": change(book.find("qna_t"), optim__weight_decay=0.1),
         "centre crop": change(book.find("linglo_b0"), test__size=256),
         "batch": change(book.find("linglo_b0"), loop__batch=512),
+        "steps": change(book.find("linglo_b0_retinanet"), schedule__steps=(8.0, 10.0)),
+        "short side": change(book.find("linglo_b0_retinanet"), augment__short=(640,)),
+        "long side": change(book.find("linglo_b0_retinanet"), augment__long=1000),
+        "new layers": change(book.find("linglo_b0_retinanet"), task__init="retinanet"),
+        "backbone rate": change(book.find("qna_t_detr"), optim__backbone=1.0),
+        "crop": change(book.find("sasa_retinanet50"), augment__crop=512),
+        "flip": change(book.find("sasa_retinanet50"), augment__flip=0.4),
     }
     for what, recipe in wrong.items():
         claim = next(c for _, c in CLAIMS if c.what == what)

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 import saccade
-from saccade.models import saved
+from saccade.models import detr, retinanet, saved
 
 
 @pytest.mark.parametrize("name", saccade.names("*_nano"))
@@ -75,3 +75,52 @@ def test_a_failed_save_keeps_the_older_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         saccade.save(saccade.build("linglo_nano"), path)
     assert path.read_bytes() == before
+
+
+DETECTORS = {
+    "retinanet": lambda: retinanet.build(
+        "linglo_nano", 3, settings={"dim": 32, "depth": 1, "norm": True}, heads=[1, 2, 4, 7]
+    ),
+    "retinanet of timm": lambda: retinanet.build("resnet18", 3, dim=32, depth=1, in_chans=1),
+    "detr": lambda: detr.build(
+        "qna_nano", 3, dim=32, encoder=1, decoder=1, heads=2, hidden=32, queries=4, window=5
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DETECTORS)
+def test_a_saved_detector_comes_back_whole(tmp_path, kind):
+    if kind == "detr":
+        pytest.importorskip("transformers")
+    net = DETECTORS[kind]().eval()
+    path = saccade.save(net, tmp_path / "m.safetensors", classes=["a", "b", "c"])
+    again = saccade.load(path)
+    x = torch.randn(1, 1 if "timm" in kind else 3, 64, 96)
+    with torch.no_grad():
+        ours, theirs = net(x), again(x)
+    if kind == "detr":
+        ours, theirs = (list(out.values()) for out in (ours, theirs))
+    else:
+        ours, theirs = ([*out[0], *out[1]] for out in (ours, theirs))
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert not again.training
+    assert again.notes == {"classes": ["a", "b", "c"]}
+    assert saved.describe(again) == saved.describe(net)
+    assert saved.card(again)["architecture"] == saved.card(net)["architecture"]
+    # cut short it is refused in one sentence, and so is a kind of another day
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="truncated or no safetensors file"):
+        saccade.load(path)
+    about = {"model": {**saved.describe(net), "kind": "yolo"}, "notes": {}}
+    save_file(net.state_dict(), path, metadata={"saccade": json.dumps(about)})
+    with pytest.raises(ValueError, match="is a 'yolo', which this version does not know"):
+        saccade.load(path)
+
+
+def test_a_fused_detector_survives(tmp_path):
+    net = DETECTORS["retinanet"]().eval().fuse()
+    again = saccade.load(saccade.save(net, tmp_path / "m.safetensors"))
+    x = torch.randn(1, 3, 64, 96)
+    with torch.no_grad():
+        assert torch.equal(net(x)[0][0], again(x)[0][0])

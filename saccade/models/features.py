@@ -1,0 +1,145 @@
+"""A backbone by name, as a detector takes it: a variant of saccade, or any model of timm with maps.
+
+    features = build("linglo_b0")            or "resnet50", ...
+    maps = features(image)                   finest first, NCHW; `widths`, `strides` beside it
+
+What a map is normalised by: a family that ends in a norm (QnA) adds up its blocks without one, and
+a detector would read sums whose size nobody keeps. So its last map comes through that very norm,
+as the classifier sees it and with the weights it was trained with, and every finer map through a
+fresh LayerNorm of its own. Families whose stages end in a norm (LinGlo) or in an activation after
+one (SASA) need nothing, and timm's maps are taken as `features_only` gives them.
+"""
+
+from typing import Any, cast
+
+import timm
+from jaxtyping import Float
+from timm.layers import LayerNorm2d
+from torch import Tensor, nn
+
+from saccade.models import zoo
+from saccade.models.backbone import Backbone, Stage
+from saccade.models.detector import Detector
+from saccade.words import nearest
+
+
+class Features(nn.Module):
+    """A backbone of either house behind one face."""
+
+    def __init__(self, body: nn.Module, card: dict[str, Any]):
+        super().__init__()
+        self.body = body
+        self.card = card
+        if isinstance(body, Backbone):
+            self.widths, self.strides = body.widths, body.strides
+            plain = isinstance(body.norm, nn.Identity)
+            self.norms = nn.ModuleList(
+                nn.Identity() if plain else LayerNorm2d(width) for width in body.widths[:-1]
+            )
+        else:
+            info = cast(Any, body).feature_info
+            self.widths, self.strides = tuple(info.channels()), tuple(info.reduction())
+            self.norms = nn.ModuleList()
+
+    def forward(self, image: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        maps = list(self.body(image))
+        if isinstance(self.body, Backbone):
+            norms = (*self.norms, self.body.norm)
+            maps = [norm(x) for norm, x in zip(norms, maps, strict=True)]
+        return maps
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute blocks in backward instead of keeping what they computed."""
+        recompute(self.body, enable)
+
+    def start_from(self, source: nn.Module) -> None:
+        """Take the backbone of a classifier or a detector of the same architecture."""
+        copy_body(self.body, self.card["architecture"], source)
+
+
+def build(name: str, in_chans: int = 3, drop_path: float | None = None, **options: Any) -> Features:
+    """The maps of a fresh backbone; `options` are the variant's own, or timm's."""
+    check(name)
+    options = {"in_chans": in_chans, **options}
+    if drop_path is not None:
+        options["drop_path_rate"] = drop_path
+    if name in zoo.VARIANTS:
+        whole: Any = timm.create_model(name, num_classes=0, **options)
+        return Features(whole.backbone, dict(whole.default_cfg))
+    try:
+        body: Any = timm.create_model(name, features_only=True, **options)
+    except (RuntimeError, AttributeError) as error:
+        raise ValueError(
+            f"model {name!r} of timm gives no feature maps ({error}); try a convolutional one"
+        ) from error
+    return Features(body, dict(body.default_cfg))
+
+
+def check(name: str) -> None:
+    """Refuse an unknown name with the nearest one."""
+    if not timm.is_model(name):
+        close = nearest(name, [*zoo.VARIANTS, *timm.list_models()])
+        raise ValueError(f"no model named {name!r}; did you mean {close!r}?")
+
+
+def recompute(body: nn.Module, enable: bool = True) -> None:
+    """Switch the recomputing of blocks, of saccade's stages or timm's."""
+    stages = [m for m in body.modules() if isinstance(m, Stage)]
+    for stage in stages:
+        stage.checkpointing = enable
+    if stages:
+        return
+    theirs = body if hasattr(body, "set_grad_checkpointing") else getattr(body, "model", None)
+    if theirs is None:
+        raise ValueError("loop.checkpointing: this backbone cannot recompute its blocks")
+    cast(Any, theirs).set_grad_checkpointing(enable)
+
+
+# -- weights to start from ------------------------------------------------------------------
+
+
+def copy_body(body: nn.Module, architecture: str, source: nn.Module) -> None:
+    """Copy the backbone of a classifier or another detector, however timm wrapped its parts.
+
+    `features_only` keeps the modules and may join their names by `_` where there was a dot, or put
+    `model.` before them.
+    """
+    about = getattr(source, "pretrained_cfg", None) or getattr(source, "default_cfg", {})
+    theirs = about.get("architecture")
+    if theirs != architecture:
+        raise ValueError(
+            f"the weights are of a {theirs!r} and the detector's backbone is a {architecture!r}; "
+            f"set model.name={theirs}"
+        )
+    body, source = _core(body), _core(source)
+    held = {_joined(key): value for key, value in source.state_dict().items()}
+    own = body.state_dict()
+    for key, value in own.items():
+        if key.endswith(COUNTER):
+            held.setdefault(_joined(key), value)
+        found = held.get(_joined(key))
+        if found is None or found.shape != value.shape:
+            there = "missing" if found is None else f"{tuple(found.shape)}"
+            raise ValueError(
+                f"the weights were built with other options: {key!r} is {tuple(value.shape)} here "
+                f"and {there} there"
+            )
+    body.load_state_dict({key: held[_joined(key)] for key in own})
+
+
+COUNTER = "num_batches_tracked"  # which a frozen norm does not have
+
+
+def _core(module: nn.Module) -> nn.Module:
+    """The backbone itself: saccade's wherever it stands, or what timm built."""
+    for inner in module.modules():
+        if isinstance(inner, Backbone):
+            return inner
+    if isinstance(module, Detector):
+        backbone: Any = module.backbone
+        return backbone.body if isinstance(backbone, Features) else backbone.model
+    return module
+
+
+def _joined(key: str) -> str:
+    return key.removeprefix("model.").replace(".", "_")

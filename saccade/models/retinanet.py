@@ -1,0 +1,101 @@
+"""RetinaNet on any backbone, before anchors and losses.
+
+    image -> backbone -> pyramid P3 to P7 -> for each level, class logits and box offsets
+
+The pyramid stands on the last three maps: C3 to C5, at strides 8, 16 and 32 where the backbone
+ends at 32, and two coarser levels. A pixel of a level speaks of 3 shapes x `scales` sizes of
+anchors (`saccade.layers.anchors`).
+"""
+
+from typing import Any, cast
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from saccade.layers.anchors import RATIOS
+from saccade.layers.pyramid import DenseHead, FeaturePyramid
+from saccade.models import features
+from saccade.models.detector import Detector, Maps, told
+
+
+class RetinaNet(Detector):
+    """A backbone, a pyramid over its last three maps, and two heads.
+
+    fpn, heads  "conv" or "attention" (SASA's surgery)
+    coarse      what P6 is made from: "C5", the backbone's last map, or "P5"
+    norm        BatchNorm in the heads, one for each level
+    dim, depth  channels of pyramid and heads; layers of a head before its last
+    scales      sizes of anchors a level; with 3 shapes each
+    init        how new layers are drawn: "xavier", or "retinanet": N(0, 0.01) in the heads
+    """
+
+    kind = "retinanet"
+    body = "backbone.body."
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        classes: int,
+        *,
+        fpn: str = "conv",
+        heads: str = "conv",
+        coarse: str = "C5",
+        norm: bool = False,
+        dim: int = 256,
+        depth: int = 4,
+        scales: int = 3,
+        init: str = "xavier",
+    ):
+        super().__init__()
+        maps = cast(Maps, backbone)
+        fine, *_ = strides = maps.strides[-3:]
+        if len(strides) < 3 or strides != (fine, 2 * fine, 4 * fine):
+            raise ValueError(
+                f"RetinaNet: the pyramid stands on three maps, each half as fine as the one "
+                f"before, got strides={maps.strides}; try a backbone with stages"
+            )
+        self.num_classes = classes
+        self.backbone = backbone
+        self.pyramid = FeaturePyramid(maps.widths[-3:], dim, fpn, coarse, init)
+        self.strides = tuple(fine * 2**i for i in range(self.pyramid.levels))
+        self.scales = scales
+        self.anchors = scales * len(RATIOS)  # a place
+
+        def head(out: int, prior: float | None = None) -> DenseHead:
+            return DenseHead(
+                self.anchors * out, dim, depth, self.pyramid.levels, heads, prior, norm, init
+            )
+
+        self.classify = head(classes, prior=0.01)
+        self.locate = head(4)
+
+    def forward(self, image: Float[Tensor, "B C H W"]) -> tuple[list[Tensor], list[Tensor]]:
+        """Logits B (anchors classes) H W and offsets B (anchors 4) H W, by level, finest first."""
+        levels = self.pyramid(self.backbone(image)[-3:])
+        return self.classify(levels), self.locate(levels)
+
+    def backbone_from(self, source: nn.Module) -> None:
+        """Start with the backbone of a classifier or a detector of the same architecture."""
+        cast(features.Features, self.backbone).start_from(source)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the backbone's blocks in backward instead of keeping what they computed."""
+        features.recompute(self.backbone, enable)
+
+
+# What `build` takes of a recipe's task; the rest of that is the loss's and the prediction's.
+WORDS = ("fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init")
+
+
+def build(name: str, classes: int, settings: Any = None, **words: Any) -> RetinaNet:
+    """The detector on the backbone called `name`, of saccade or timm.
+
+    The arguments of `RetinaNet` come by `settings` (a recipe's task, or a dict) or by name;
+    further words are the backbone's (`drop_path`, `in_chans`, `window`, ...).
+    """
+    own, options = told(WORDS, settings, words)
+    backbone = features.build(name, **options)
+    net = RetinaNet(backbone, classes, **own)
+    net.default_cfg = backbone.card
+    net.arguments = {"name": name, "classes": classes, "settings": own, **options}
+    return net
