@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from saccade.data import boxes
+from saccade.recipes.recipe import Data
 from saccade.tasks.average_precision import FIGURES, AveragePrecision
 
 CLASSES = ("ant", "bee", "cat", "dog", "eel", "fox")
@@ -125,11 +127,23 @@ STORED_CLASSES = {
 }
 
 
-def live(made):
-    """The twelve figures and the classes' AP and AP50, by pycocotools."""
+def evaluated(truth, results):
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
 
+    with contextlib.redirect_stdout(io.StringIO()):
+        known = COCO()
+        known.dataset = truth
+        known.createIndex()
+        done = COCOeval(known, known.loadRes(results), "bbox")
+        done.evaluate()
+        done.accumulate()
+        done.summarize()
+    return done
+
+
+def live(made):
+    """The twelve figures and the classes' AP and AP50, by pycocotools."""
     truth, results = [], []
     for found, target in made:
         for box, label, crowd, area in zip(
@@ -151,18 +165,14 @@ def live(made):
                     "bbox": [x0, y0, x1 - x0, y1 - y0], "score": score,
                 }
             )  # fmt: skip
-    with contextlib.redirect_stdout(io.StringIO()):
-        theirs = COCO()
-        theirs.dataset = {
+    done = evaluated(
+        {
             "images": [{"id": target["id"]} for _, target in made],
             "annotations": truth,
             "categories": [{"id": i, "name": n} for i, n in zip(IDS, CLASSES, strict=True)],
-        }
-        theirs.createIndex()
-        done = COCOeval(theirs, theirs.loadRes(results), "bbox")
-        done.evaluate()
-        done.accumulate()
-        done.summarize()
+        },
+        results,
+    )
     precision = done.eval["precision"][:, :, :, 0, -1]
     rows = {}
     for at, i in enumerate(done.params.catIds):
@@ -170,7 +180,15 @@ def live(made):
         if (known > -1).any():
             ap, ap50 = known[known > -1].mean(), precision[0, :, at].mean()
             rows[CLASSES[IDS.index(i)]] = (100 * float(ap), 100 * float(ap50))
-    return {k: 100 * float(v) for k, v in zip(FIGURES, done.stats, strict=True) if v > -1}, rows
+    return figures_of(done), rows
+
+
+def figures_of(done):
+    return {k: 100 * float(v) for k, v in zip(FIGURES, done.stats, strict=True) if v > -1}
+
+
+def theirs(truth, results):
+    return figures_of(evaluated(truth, results))
 
 
 def same(ours, theirs):
@@ -265,6 +283,38 @@ def test_small_cases_by_hand():
     }  # fmt: skip
     lost = torch.tensor([[10.0, 10, 110, math.nan], [10, 10, 110, 110]])
     assert one(lost, 0.5)["AP"] == pytest.approx(100), "a box that is none is no box"
+
+
+def test_a_real_set(shared):
+    """coco384's own json, read by pycocotools, against what our set and metric make of it."""
+    place = shared / "data/detection/coco384"
+    if not place.is_dir():
+        pytest.skip("no coco384 in the shared data")
+    val = boxes.find(str(place), Data()).train  # which has crowds and empty images
+    chance = np.random.RandomState(0)
+    done = AveragePrecision(val.classes, val.ids, lambda output, sizes: output["found"])
+    truth = json.loads((place / "annotations/instances_train.json").read_text())
+    for i in range(len(val)):
+        start, stop = val.starts[i], val.starts[i + 1]
+        n = stop - start
+        moved = val.boxes[start:stop] + chance.normal(0, 4, (n, 4))
+        named = np.where(chance.rand(n) < 0.8, val.numbers[start:stop], chance.randint(0, 80, n))
+        found = Found(*map(torch.from_numpy, (moved, named, chance.rand(n))))
+        target = {
+            "boxes": [torch.from_numpy(val.boxes[start:stop])],
+            "labels": [torch.from_numpy(val.numbers[start:stop])],
+            "crowd": [torch.from_numpy(val.crowd[start:stop])],
+            "area": [torch.from_numpy(val.area[start:stop])],
+            "id": torch.tensor([int(val.keys[i])]),
+            "original": torch.tensor([[1, 1]]),
+        }
+        done.update({"found": [found]}, target)
+    figures = done.compute()
+    assert figures["images"] == 256
+    assert 5 < figures["AP"] < 60
+    if importlib.util.find_spec("pycocotools") is None:
+        pytest.skip("no pycocotools to compare with here")
+    same(figures, theirs(truth, done.results()))
 
 
 # -- several processes ----------------------------------------------------------------------
