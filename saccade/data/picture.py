@@ -4,7 +4,7 @@ import io
 import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,14 +33,42 @@ def is_one(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
 
 
-def rgb(source: str | Path | io.BytesIO, name: str) -> Image.Image:
-    """The picture as one sees it: turned upright, transparent parts on white, 8 bits a colour."""
+class Size(NamedTuple):
+    """Width and height of a picture as it is stored, and as one sees it once it is turned."""
+
+    stored: tuple[int, int]
+    upright: tuple[int, int]
+
+
+def size(path: str | Path) -> Size | None:
+    """From the head of a file, none of whose pixels are read; None where that makes no sense."""
+    try:
+        with warnings.catch_warnings(), Image.open(_quietly(path)) as file:
+            return Size(file.size, file.size[::-1] if _sideways(file) else file.size)
+    except Exception:  # a decoder of a broken file raises whatever it stumbles over
+        return None
+
+
+def _sideways(file: Image.Image) -> bool:
+    return file.getexif().get(0x0112) in (5, 6, 7, 8)  # EXIF's orientation
+
+
+def rgb(
+    source: str | Path | io.BytesIO, name: str, drawn: tuple[int, int] | None = None
+) -> Image.Image:
+    """The picture as one sees it: turned upright, transparent parts on white, 8 bits a colour.
+
+    `drawn` is the width and height that something was drawn over (boxes, a mask). A picture that
+    has this size as it is stored but not once it is turned stays as it is stored.
+    """
     try:
         with warnings.catch_warnings(), Image.open(_quietly(source)) as file:
             W, H = file.size
             if W * H > MOST:
                 raise Unreadable(name, f"{W} x {H} pixels, at most {MOST:,} are read")
             file.load()
+            if (W, H) == drawn and W != H and _sideways(file):
+                return _converted(file)
             ImageOps.exif_transpose(file, in_place=True)
             return _converted(file)
     except Unreadable:

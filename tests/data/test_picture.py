@@ -23,6 +23,35 @@ def test_upright_rgb_in_zero_to_one(tmp_path):
     assert picture.read(tmp_path / "a.jpg", 80).shape == (120, 80, 3)
 
 
+def turned(path, side, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", side).save(path, exif=exif)
+    return path
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_sizes_without_reading_pixels(tmp_path, orientation):
+    path = turned(tmp_path / "a.jpg", (60, 40), orientation)
+    size = picture.size(path)
+    assert size.stored == (60, 40)
+    assert size.upright == picture.rgb(path, "a").size
+    path.write_bytes(path.read_bytes()[:-10])
+    assert picture.size(path) == size, "the head is enough"
+    path.write_bytes(b"no picture")
+    assert picture.size(path) is None
+    assert picture.size(tmp_path / "gone.jpg") is None
+
+
+def test_what_was_drawn_over_decides_whether_to_turn(tmp_path):
+    path = turned(tmp_path / "a.png", (60, 40), 6)
+    assert picture.rgb(path, "a", (60, 40)).size == (60, 40)
+    assert picture.rgb(path, "a", (40, 60)).size == (40, 60)
+    assert picture.rgb(path, "a", (33, 22)).size == (40, 60), "upright, as ever"
+    upright = turned(tmp_path / "b.png", (60, 40), 1)
+    assert picture.rgb(upright, "b", (60, 40)).size == (60, 40)
+
+
 def test_normalised_as_the_card_says():
     x = picture.to_input(
         np.full((4, 5, 3), 0.5, np.float32), {"mean": (0.5, 0.4, 0.3), "std": (0.1,) * 3}

@@ -1,0 +1,336 @@
+"""A COCO json as compact arrays, and all that is odd about it.
+
+Nothing odd stops the reading and nothing is dropped in silence: each oddity is a line of the
+`Findings`, under what was done about it. Only a file that is no COCO json at all is refused.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from saccade.data import picture
+
+Findings = dict[str, list[str]]
+MOST = 1e9  # pixels
+SLACK = 0.01  # pixels; two printed digits may round a box beyond the border
+
+
+@dataclass
+class Annotations:
+    """Images in the file's order, the boxes of each between `starts[i]` and `starts[i + 1]`."""
+
+    names: list[str]
+    """Paths of the pictures, from `root` on."""
+    keys: Integer[np.ndarray, "N"]
+    """The images' ids."""
+    sizes: Integer[np.ndarray, "N 2"]
+    """Width and height that the boxes refer to; 0 where nobody knows."""
+    starts: Integer[np.ndarray, "N1"]
+    boxes: Float[np.ndarray, "M 4"]
+    """x0 y0 x1 y1, inside the image."""
+    labels: Integer[np.ndarray, "M"]
+    """Numbers into `classes`."""
+    crowd: Bool[np.ndarray, "M"]
+    area: Float[np.ndarray, "M"]
+    classes: list[str]
+    ids: list[int]
+    """The category id of each class."""
+    findings: Findings = field(default_factory=dict)
+
+
+def told(findings: Findings, what: str) -> list[str]:
+    """One sentence for each kind: how many, and one of them."""
+    return [f"{what}: {len(lines)} {kind}, such as {lines[0]}" for kind, lines in findings.items()]
+
+
+def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
+    """What a json says of the pictures that lie in one of the folders."""
+    images, annotations, categories = _lists(path)
+    findings: Findings = {}
+    numbers, classes, ids = _categories(categories, findings)
+    listed = _images(images, root, folders, findings)
+    if images and not listed.names:
+        looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
+        raise FileNotFoundError(
+            f"{str(path)!r}: none of its {len(images)} pictures is there, such as "
+            f"{_file_name(images[0])!r}; looked in {looked}"
+        )
+    boxes = _boxes(annotations, listed, numbers, findings)
+    return _sorted(listed, boxes, classes, ids, findings)
+
+
+def _note(findings: Findings, kind: str, line: str) -> None:
+    findings.setdefault(kind, []).append(line)
+
+
+# -- the file -------------------------------------------------------------------------------
+
+
+def _lists(path: Path) -> list[list[dict[str, Any]]]:
+    """Its images, annotations and categories."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            content = json.load(file, object_hook=_lean)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} is no json: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{str(path)!r} is no COCO json: it holds a {type(content).__name__}")
+    found = []
+    for key in ("images", "annotations", "categories"):
+        part = content.get(key)
+        if not isinstance(part, list) or not all(isinstance(row, dict) for row in part):
+            has = ", ".join(map(str, content)) or "nothing"
+            raise ValueError(
+                f"{str(path)!r} is no COCO json: it wants lists images, annotations and "
+                f"categories; it has {has}"
+            )
+        found.append(part)
+    if not found[0]:
+        raise ValueError(f"{str(path)!r} lists no images")
+    if not found[2]:
+        raise ValueError(f"{str(path)!r} names no categories, so its boxes have no classes")
+    return found
+
+
+def _lean(row: dict[str, Any]) -> dict[str, Any]:
+    """Without the outlines, which are most of a file: dropped as they are read."""
+    row.pop("segmentation", None)
+    return row
+
+
+# -- categories -----------------------------------------------------------------------------
+
+
+def _categories(
+    rows: list[dict[str, Any]], findings: Findings
+) -> tuple[dict[Any, int], list[str], list[int]]:
+    """Numbers by category id, in the order of the ids; names, and ids."""
+    names: dict[Any, str] = {}
+    for row in rows:
+        key, name = _key(row.get("id")), row.get("name")
+        if not isinstance(key, int):
+            _note(findings, "categories without a whole number as id (left out)", repr(name))
+        elif key in names:
+            _note(findings, "category ids listed twice (the first kept)", f"{key} ({name!r})")
+        else:
+            if not isinstance(name, str) or not name:
+                _note(findings, "categories without a name (called by their id)", str(key))
+                name = str(key)
+            names[key] = name
+    numbers: dict[Any, int] = {}
+    classes: list[str] = []
+    ids: list[int] = []
+    for key in sorted(names):
+        name = names[key]
+        if name in classes:
+            _note(findings, "category names listed twice (made one class)", f"{name!r} ({key})")
+        else:
+            classes.append(name)
+            ids.append(key)
+        numbers[key] = classes.index(name)
+    return numbers, classes, ids
+
+
+# -- images ---------------------------------------------------------------------------------
+
+
+@dataclass
+class _Listed:
+    names: list[str] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    numbers: dict[Any, int] = field(default_factory=dict)
+    """Position by id; -1 for an image whose file is not there."""
+
+
+def _images(
+    rows: list[dict[str, Any]], root: Path, folders: Sequence[Path], findings: Findings
+) -> _Listed:
+    listed, places = _Listed(), list(folders)
+    keys = [_key(row.get("id")) for row in rows]
+    fresh = 1 + max((key for key in keys if isinstance(key, int)), default=0)
+    for row, key in zip(rows, keys, strict=True):
+        name = _file_name(row)
+        if key is None:
+            _note(findings, "images without an id (left out)", repr(name))
+            continue
+        if key in listed.numbers:
+            _note(findings, "image ids listed twice (the first kept)", f"{key} ({name})")
+            continue
+        listed.numbers[key] = -1
+        if not name:
+            _note(findings, "images without a file name (left out)", str(key))
+            continue
+        path = _found(name, places)
+        if path is None:
+            _note(findings, "pictures not found (left out with their boxes)", name)
+            continue
+        if isinstance(key, str):
+            _note(findings, "image ids that are no whole numbers (numbered anew)", key)
+        listed.numbers[key] = len(listed.names)
+        listed.keys.append(key if isinstance(key, int) else fresh)
+        fresh += isinstance(key, str)
+        listed.names.append(os.path.relpath(path, root))
+        size = _whole(row.get("width")), _whole(row.get("height"))
+        if not all(size):
+            kind = "images without width and height (taken from the file)"
+            _note(findings, kind, name)
+            size = _measured(path)
+        listed.sizes.append(size)
+    return listed
+
+
+def _key(value: Any) -> int | str | None:
+    """An id; some programs write whole numbers as 1.0 or "1"."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int | str) else None
+
+
+def _file_name(row: dict[str, Any]) -> str:
+    name = row.get("file_name")
+    return name.replace("\\", "/") if isinstance(name, str) else ""
+
+
+def _found(name: str, folders: list[Path]) -> str | None:
+    """The picture's path; the folder where it lies is looked at first from then on."""
+    short = os.path.basename(name)
+    for at, folder in enumerate(folders):
+        for tried in dict.fromkeys((name, short)):
+            path = os.path.join(folder, tried)
+            if os.path.isfile(path):
+                folders.insert(0, folders.pop(at))
+                return path
+    return None
+
+
+def _whole(value: Any) -> int:
+    number = isinstance(value, int | float) and math.isfinite(value) and value >= 1
+    return int(value) if number else 0
+
+
+def _measured(path: str) -> tuple[int, int]:
+    """The upright size; nobody knows that of a broken file, which reading it will tell."""
+    size = picture.size(path)
+    return (0, 0) if size is None else size.upright
+
+
+# -- boxes ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Rows:
+    image: list[int] = field(default_factory=list)
+    label: list[int] = field(default_factory=list)
+    box: list[tuple[float, float, float, float]] = field(default_factory=list)
+    crowd: list[bool] = field(default_factory=list)
+    area: list[float] = field(default_factory=list)
+
+
+def _boxes(
+    annotations: list[dict[str, Any]],
+    listed: _Listed,
+    numbers: dict[Any, int],
+    findings: Findings,
+) -> _Rows:
+    rows, used = _Rows(), set()
+    for n, row in enumerate(annotations):
+        key, image, category = (_key(row.get(k)) for k in ("id", "image_id", "category_id"))
+        what = f"annotation {n if key is None else key}"
+        if image not in listed.numbers:
+            kind = "annotations of an image that is not listed (left out)"
+            _note(findings, kind, f"{what} (image {row.get('image_id')})")
+            continue
+        at = listed.numbers[image]
+        if at < 0:
+            kind = "annotations of a picture that was left out"
+            _note(findings, kind, f"{what} (image {image})")
+            continue
+        what = f"{what} of {os.path.basename(listed.names[at])}"
+        if category not in numbers:
+            kind = "annotations of a category that is not listed (left out)"
+            _note(findings, kind, f"{what} (category {row.get('category_id')})")
+            continue
+        box = _box(row.get("bbox"), listed.sizes[at], what, findings)
+        if box is None:
+            continue
+        if key is not None and key in used:
+            _note(findings, "annotation ids used twice (both boxes kept)", what)
+        used.add(key)
+        rows.image.append(at)
+        rows.label.append(numbers[category])
+        rows.box.append(box)
+        rows.crowd.append(bool(row.get("iscrowd")))
+        rows.area.append(_area(row.get("area"), box))
+    return rows
+
+
+def _box(
+    bbox: Any, size: tuple[int, int], what: str, findings: Findings
+) -> tuple[float, float, float, float] | None:
+    """Corners of x y w h, inside the image; None for a box that is none."""
+    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_is_number, bbox)):
+        _note(findings, "boxes that are no four numbers (left out)", f"{what} ({bbox})")
+        return None
+    x, y, w, h = bbox
+    if not all(abs(value) < MOST for value in bbox):  # nor is NaN
+        _note(findings, "boxes that are not finite (left out)", f"{what} ({bbox})")
+        return None
+    if w <= 0 or h <= 0:
+        _note(findings, "boxes without width or height (left out)", f"{what} ({bbox})")
+        return None
+    W, H = size if all(size) else (math.inf, math.inf)
+    x0, y0, x1, y1 = max(x, 0), max(y, 0), min(x + w, W), min(y + h, H)
+    if np.float32(x0) >= np.float32(x1) or np.float32(y0) >= np.float32(y1):
+        where = f"{what} ({bbox} in {W} x {H})"
+        _note(findings, "boxes that lie outside their image (left out)", where)
+        return None
+    if max(x0 - x, y0 - y, x + w - x1, y + h - y1) > SLACK:
+        where = f"{what} ({bbox} in {W} x {H})"
+        _note(findings, "boxes that reach beyond their image (clipped)", where)
+    return float(x0), float(y0), float(x1), float(y1)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _area(value: Any, box: tuple[float, float, float, float]) -> float:
+    if _is_number(value) and math.isfinite(value) and value >= 0:
+        return float(value)
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def _sorted(
+    listed: _Listed, rows: _Rows, classes: list[str], ids: list[int], findings: Findings
+) -> Annotations:
+    """Boxes by image, otherwise in the file's order."""
+    image = np.asarray(rows.image, np.int64)
+    order = np.argsort(image, kind="stable")
+    counts = np.bincount(image, minlength=len(listed.names))
+    return Annotations(
+        names=listed.names,
+        keys=np.asarray(listed.keys, np.int64),
+        sizes=np.asarray(listed.sizes, np.int32).reshape(-1, 2),
+        starts=np.concatenate([[0], np.cumsum(counts)]),
+        boxes=_array(rows.box, np.float32).reshape(-1, 4)[order],
+        labels=_array(rows.label, np.int32)[order],
+        crowd=_array(rows.crowd, np.bool_)[order],
+        area=_array(rows.area, np.float32)[order],
+        classes=classes,
+        ids=ids,
+        findings=findings,
+    )
+
+
+def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:
+    return np.asarray(list(values), dtype)
