@@ -152,7 +152,15 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
             )
         warnings += boxes_json.told(val.findings, "val")
     warnings += _absent(train)
-    return Splits(train, val, train.classes, _about(layout.what, train, val), warnings)
+    findings = {
+        f"{split}: {kind}": lines
+        for split, part in (("train", train), ("val", val))
+        for kind, lines in part.findings.items()
+    }
+    return Splits(
+        train, val, train.classes, _about(layout.what, train, val), warnings,
+        notes={"ids": [int(i) for i in train.ids]}, findings=findings,
+    )  # fmt: skip
 
 
 def every(path: str, classes: list[str]) -> Boxes:

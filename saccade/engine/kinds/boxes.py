@@ -40,7 +40,8 @@ class Detection(Kind):
 
     def net(self, recipe: words.Recipe, classes: int, settings: dict[str, Any]) -> nn.Module:
         build, _ = _parts(recipe.task)
-        return build(recipe.model.name, classes, recipe.task, **settings)
+        options = {"drop_path" if k == "drop_path_rate" else k: v for k, v in settings.items()}
+        return build(recipe.model.name, classes, recipe.task, **options)
 
     def start(self, net: Any, source: str) -> None:
         try:
