@@ -1,0 +1,50 @@
+"""`saccade detect`, as typed."""
+
+import json
+
+import pytest
+from PIL import Image
+
+from saccade.recipes.recipe import change
+from tests.engine.small import fit
+from tests.engine.things import THINGS, boxes_folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("typed")
+    data = boxes_folder(place / "things")
+    fit(change(THINGS, schedule__epochs=12, optim__lr=8e-3), data, place / "runs" / "detect")
+    return place
+
+
+def test_pictures_and_results(run, place, monkeypatch):
+    monkeypatch.chdir(place)
+    code, out = run("detect", "things/images/val", "--score", "0.1")
+    assert code == 0, out
+    assert sorted(p.name for p in (place / "detected").glob("*.png")) == [
+        "001.png", "002.png", "003.png", "004.png",
+    ]  # fmt: skip
+    assert Image.open("detected/001.png").size == Image.open("things/images/val/001.png").size
+    rows = json.loads((place / "detected" / "results.json").read_text())
+    assert {row["image_id"] for row in rows} <= {1, 2, 3, 4}
+    code, out = run("detect", "things/images/val/002.png", "--json", "--score", "0.1")
+    assert json.loads(out) == [row for row in rows if row["image_id"] == 2]
+    code, out = run("eval", "runs/detect")
+    assert code == 0
+    assert "AP75" in out
+    assert "slab" in out, "a row for each class"
+
+
+def test_what_is_wrong_is_said(run, place, monkeypatch):
+    monkeypatch.chdir(place)
+    code, out = run("detect", "gone.png", "things/images/val/001.png")
+    assert code == 1
+    assert "gone.png" in out
+    code, out = run("detect", "things/images/val", "--score", "7")
+    assert code == 2
+    assert "0..1" in out
+    code, out = run("predict", "things/images/val/001.png")
+    assert "with which model?" in out, "a detector names no classes"
+    code, out = run("predict", "things/images/val/001.png", "--model", "runs/detect")
+    assert "use 'saccade detect'" in out

@@ -1,0 +1,105 @@
+"""A detector from a folder to boxes on pictures, by the same loop as any other task."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from saccade.engine import session
+from saccade.engine.boxed import drawn
+from saccade.engine.checkpoint import Checkpoints
+from saccade.engine.detect import Detector, number
+from saccade.recipes.recipe import change
+from saccade.tasks.boxes import Found
+from tests.engine.small import PLAIN, At, apart, fit, folder, same
+from tests.engine.things import FIRST, THINGS, boxes_folder
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return boxes_folder(tmp_path_factory.mktemp("things"))
+
+
+@pytest.fixture(scope="module")
+def run(data, tmp_path_factory):
+    recipe = change(THINGS, schedule__epochs=30, loop__evaluate_every=30, optim__lr=8e-3)
+    return fit(recipe, data, tmp_path_factory.mktemp("run") / "r")
+
+
+def test_it_learns_and_says_so(run, data):
+    (line,) = run.lines()
+    assert line["val"]["AP50"] > 50, line
+    assert next(iter(line["val"])) == "AP"
+    assert set(run.known("tables.json")["per_class"][0]) >= {"class", "AP", "AP50", "boxes"}
+    again = session.evaluate(run.folder).compute()
+    assert again["AP"] == pytest.approx(line["val"]["AP"], abs=1e-6)
+    moved = session.evaluate(run.folder / "model.safetensors", str(data)).compute()
+    assert moved["AP"] == pytest.approx(again["AP"], abs=1e-6)
+
+
+def test_boxes_are_in_the_pictures_own_pixels(run, data):
+    truth = json.loads((data / "annotations" / "instances_val.json").read_text())
+    detector = Detector(run.folder)
+    assert detector.ids == [FIRST, FIRST + 1]
+    for scale in (1, 2):  # a larger copy is seen at the same size
+        near = 0
+        for told in truth["images"]:
+            photo = Image.open(data / "images" / "val" / told["file_name"]).convert("RGB")
+            photo = photo.resize((scale * photo.width, scale * photo.height))
+            x, y, right, bottom = (detector(photo).boxes[0] / scale).tolist()
+            own = [a["bbox"] for a in truth["annotations"] if a["image_id"] == told["id"]]
+            near += any(np.abs(np.array(b) - (x, y, right - x, bottom - y)).max() < 8 for b in own)
+        assert near >= len(truth["images"]) // 2, scale
+
+
+def test_results_are_cocos(run, data):
+    detector = Detector(run.folder)
+    seen = list(detector.over([str(data / "images" / "val"), "gone.png"], score=0.2))
+    assert [s.path.name for s in seen] == ["001.png", "002.png", "003.png", "004.png", "gone.png"]
+    assert "gone.png" in seen[-1].said
+    rows = [row for i, s in enumerate(seen[:-1], 1) for row in detector.coco(i, s.found)]
+    assert {row["category_id"] for row in rows} <= {FIRST, FIRST + 1}
+    assert all(row["bbox"][2] > 0 and 0.2 <= row["score"] <= 1 for row in rows)
+    assert number(seen[0].path, 5) == 1
+    assert number(seen[0].path.with_name("cat.png"), 5) == 5
+
+
+def test_a_killed_detector_goes_on_as_if_nothing_had_been(data, tmp_path):
+    recipe = change(THINGS, loop__save_every=1)
+    whole = fit(recipe, data, tmp_path / "whole")
+    kill = At(3, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    assert apart(fit, recipe, data, tmp_path / "part", kill) == [-signal.SIGKILL]
+    session.resume(tmp_path / "part", device="cpu")
+    ends = [Checkpoints(place).load()[0] for place in (whole.folder, tmp_path / "part")]
+    assert same(*ends) is None
+
+
+def test_a_backbone_that_has_learnt_classes_starts_a_detector(data, tmp_path):
+    classifier = fit(
+        change(PLAIN, model__name="sasa_nano_conv", schedule__epochs=1),
+        folder(tmp_path / "colours"),
+        tmp_path / "c",
+    )
+    recipe = change(THINGS, schedule__epochs=1, model__start=str(classifier.folder))
+    fit(recipe, data, tmp_path / "d")
+    with pytest.raises(ValueError, match=r"model\.start"):
+        fit(change(recipe, model__name="sasa_nano"), data, tmp_path / "e")
+    with pytest.raises(ValueError, match="finds no boxes; use 'saccade predict'"):
+        Detector(classifier.folder)
+    with pytest.raises(ValueError, match="a linear model only tells classes"):
+        fit(change(THINGS, loop__baseline=True), data, tmp_path / "f")
+
+
+def test_boxes_are_drawn_where_they_are():
+    photo = Image.new("RGB", (120, 90), "white")
+    boxes = torch.tensor([[20.0, 30, 80, 70], [-5, -5, 10, 8], [118, 88, 119, 89.0]])
+    found = Found(boxes, torch.tensor([0, 1, 9]), torch.tensor([0.9, 0.8, 0.7]))
+    sheet = np.asarray(drawn(photo, found, [f"class {i}" for i in range(10)]))
+    assert sheet.shape == (90, 120, 3)
+    assert (sheet[69, 40:60] != 255).any(1).all(), "the lower edge"
+    assert (sheet[45:60, 40:60] == 255).all(), "nothing inside"
+    assert (np.asarray(photo) == 255).all(), "the picture itself is left alone"
