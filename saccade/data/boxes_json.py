@@ -4,10 +4,12 @@ Nothing odd stops the reading and nothing is dropped in silence: each oddity is 
 `Findings`, under what was done about it. Only a file that is no COCO json at all is refused.
 """
 
+import contextlib
+import gc
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,8 @@ from saccade.data import picture
 
 Findings = dict[str, list[str]]
 MOST = 1e9  # pixels
-SLACK = 0.01  # pixels; two printed digits may round a box beyond the border
+SLACK = 0.01  # pixels; two printed digits may round a box beyond the border, and none is as thin
+NUMBERS = frozenset((int, float))
 
 
 @dataclass
@@ -52,6 +55,23 @@ def told(findings: Findings, what: str) -> list[str]:
 
 def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
     """What a json says of the pictures that lie in one of the folders."""
+    with _uncollected():
+        return _read(path, root, folders)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Generator[None]:
+    """Python searches for garbage as objects grow in number; here millions of them are none."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
     images, annotations, categories = _lists(path)
     findings: Findings = {}
     numbers, classes, ids = _categories(categories, findings)
@@ -189,6 +209,8 @@ def _images(
 
 def _key(value: Any) -> int | str | None:
     """An id; some programs write whole numbers as 1.0 or "1"."""
+    if type(value) is int:
+        return value
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str) and value.isascii() and value.isdigit():
@@ -244,68 +266,64 @@ def _boxes(
 ) -> _Rows:
     rows, used = _Rows(), set()
     for n, row in enumerate(annotations):
-        key, image, category = (_key(row.get(k)) for k in ("id", "image_id", "category_id"))
-        what = f"annotation {n if key is None else key}"
-        if image not in listed.numbers:
-            kind = "annotations of an image that is not listed (left out)"
-            _note(findings, kind, f"{what} (image {row.get('image_id')})")
+        key, at = _key(row.get("id")), listed.numbers.get(_key(row.get("image_id")))
+        label = numbers.get(_key(row.get("category_id")))
+        if at is None or at < 0 or label is None:
+            kind, why = _homeless(row, at)
+            _note(findings, kind, f"{_called(key, n)} ({why})")
             continue
-        at = listed.numbers[image]
-        if at < 0:
-            kind = "annotations of a picture that was left out"
-            _note(findings, kind, f"{what} (image {image})")
-            continue
-        what = f"{what} of {os.path.basename(listed.names[at])}"
-        if category not in numbers:
-            kind = "annotations of a category that is not listed (left out)"
-            _note(findings, kind, f"{what} (category {row.get('category_id')})")
-            continue
-        box = _box(row.get("bbox"), listed.sizes[at], what, findings)
+        box, kind = _box(row.get("bbox"), listed.sizes[at])
+        if kind:
+            name, (W, H) = os.path.basename(listed.names[at]), listed.sizes[at]
+            _note(findings, kind, f"{_called(key, n)} of {name} ({row.get('bbox')} in {W} x {H})")
         if box is None:
             continue
         if key is not None and key in used:
-            _note(findings, "annotation ids used twice (both boxes kept)", what)
+            _note(findings, "annotation ids used twice (both boxes kept)", _called(key, n))
         used.add(key)
         rows.image.append(at)
-        rows.label.append(numbers[category])
+        rows.label.append(label)
         rows.box.append(box)
         rows.crowd.append(bool(row.get("iscrowd")))
         rows.area.append(_area(row.get("area"), box))
     return rows
 
 
-def _box(
-    bbox: Any, size: tuple[int, int], what: str, findings: Findings
-) -> tuple[float, float, float, float] | None:
-    """Corners of x y w h, inside the image; None for a box that is none."""
-    if not isinstance(bbox, list) or len(bbox) != 4 or not all(map(_is_number, bbox)):
-        _note(findings, "boxes that are no four numbers (left out)", f"{what} ({bbox})")
-        return None
+def _homeless(row: dict[str, Any], at: int | None) -> tuple[str, str]:
+    """Why an annotation belongs nowhere."""
+    if at is None:
+        kind = "annotations of an image that is not listed (left out)"
+        return kind, f"image {row.get('image_id')}"
+    if at < 0:
+        return "annotations of a picture that was left out", f"image {row.get('image_id')}"
+    kind = "annotations of a category that is not listed (left out)"
+    return kind, f"category {row.get('category_id')}"
+
+
+def _called(key: Any, n: int) -> str:
+    return f"annotation {n if key is None else key}"
+
+
+def _box(bbox: Any, size: tuple[int, int]) -> tuple[tuple[float, float, float, float] | None, str]:
+    """Corners of x y w h, inside the image, or None; and what is odd about it."""
+    if not isinstance(bbox, list) or len(bbox) != 4 or not NUMBERS.issuperset(map(type, bbox)):
+        return None, "boxes that are no four numbers (left out)"
     x, y, w, h = bbox
-    if not all(abs(value) < MOST for value in bbox):  # nor is NaN
-        _note(findings, "boxes that are not finite (left out)", f"{what} ({bbox})")
-        return None
-    if w <= 0 or h <= 0:
-        _note(findings, "boxes without width or height (left out)", f"{what} ({bbox})")
-        return None
+    if not (abs(x) < MOST and abs(y) < MOST and abs(w) < MOST and abs(h) < MOST):  # NaN is not
+        return None, "boxes that are not finite (left out)"
+    if w < SLACK or h < SLACK:
+        return None, "boxes without width or height (left out)"
     W, H = size if all(size) else (math.inf, math.inf)
     x0, y0, x1, y1 = max(x, 0), max(y, 0), min(x + w, W), min(y + h, H)
-    if np.float32(x0) >= np.float32(x1) or np.float32(y0) >= np.float32(y1):
-        where = f"{what} ({bbox} in {W} x {H})"
-        _note(findings, "boxes that lie outside their image (left out)", where)
-        return None
-    if max(x0 - x, y0 - y, x + w - x1, y + h - y1) > SLACK:
-        where = f"{what} ({bbox} in {W} x {H})"
-        _note(findings, "boxes that reach beyond their image (clipped)", where)
-    return float(x0), float(y0), float(x1), float(y1)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    if x1 - x0 < SLACK or y1 - y0 < SLACK:
+        return None, "boxes that lie outside their image (left out)"
+    beyond = max(x0 - x, y0 - y, x + w - x1, y + h - y1) > SLACK
+    kind = "boxes that reach beyond their image (clipped)" if beyond else ""
+    return (float(x0), float(y0), float(x1), float(y1)), kind
 
 
 def _area(value: Any, box: tuple[float, float, float, float]) -> float:
-    if _is_number(value) and math.isfinite(value) and value >= 0:
+    if type(value) in NUMBERS and 0 <= value < math.inf:
         return float(value)
     return (box[2] - box[0]) * (box[3] - box[1])
 

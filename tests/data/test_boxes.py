@@ -247,9 +247,9 @@ def test_everything_odd_at_once(coco):
     for sentence in (
         "train: 1 pictures not found (left out with their boxes), such as 16.png",
         "train: 2 boxes without width or height (left out), such as annotation 36 of 10.png "
-        "([1, 2, 0, 4])",
+        "([1, 2, 0, 4] in 24 x 20)",
         "train: 1 annotations of a category that is not listed (left out), such as annotation 32 "
-        "of 10.png (category 55)",
+        "(category 55)",
         "train: 2 boxes that reach beyond their image (clipped), such as annotation 39 of 10.png "
         "([-5, -5, 10, 40] in 24 x 20)",
         "train: 1 of 4 categories have no boxes to learn from, such as '92'",
