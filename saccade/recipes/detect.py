@@ -16,15 +16,15 @@ from saccade.recipes.recipe import (
 
 DETECT = Recipe(
     about="""A few hundred pictures with boxes, on a laptop's CPU.
-    saccade train detect --data FOLDER; minutes to an hour on two cores. model.start=RUN begins
-    with a backbone that has learnt to tell classes, which helps where boxes are few.""",
+    saccade train detect --data FOLDER; about an hour on two cores for 300 pictures. model.start=RUN
+    begins with a backbone that has learnt to tell classes, which helps where boxes are few.""",
     model=Model(name="linglo_nano", drop_path=0.0),
     task=RetinaNet(dim=64, depth=2),
     data=Data(holdout=0.2),
-    augment=BoxAugment(short=(192, 208, 224, 240, 256), long=352, flip=0.5, jitter=0.2),
-    test=BoxTest(short=224, long=352),
+    augment=BoxAugment(short=(144, 160, 176, 192, 208), long=288, flip=0.5, jitter=0.2),
+    test=BoxTest(short=176, long=288),
     optim=Optim(name="adamw", lr=1e-3, lr_batch=16, weight_decay=0.05, clip=1.0),
-    schedule=Schedule(epochs=50, warmup=2, end=0.01),
+    schedule=Schedule(epochs=40, warmup=2, end=0.01),
     loop=Loop(batch=16, ema=0.99, evaluate_every=5),
 )
 
