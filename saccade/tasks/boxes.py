@@ -36,9 +36,7 @@ class Detect(Task):
         self.ids = list(ids) if ids is not None else list(range(1, len(self.classes) + 1))
 
     def metric(self) -> Metric:
-        from saccade.tasks.average_precision import (  # ty: ignore[import-not-found]
-            AveragePrecision,
-        )
+        from saccade.tasks.average_precision import AveragePrecision
 
         return AveragePrecision(self.classes, self.ids, self.predict)
 
