@@ -38,6 +38,7 @@ class Raw(nn.Module):
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
+        self.multiple: int = getattr(model, "multiple", 1)
         self.names = tuple(self.outputs(torch.zeros(1, 3, 64, 64)))
 
     def outputs(self, image: Tensor) -> dict[str, Tensor]:
@@ -195,7 +196,7 @@ def _rename(model: Any, names: dict[str, str]) -> None:
 
 
 def _told(raw: Raw, about: dict[str, Any]) -> str:
-    return json.dumps({**about, "outputs": list(raw.names)})
+    return json.dumps({**about, "outputs": list(raw.names), "multiple": raw.multiple})
 
 
 def _flat(about: dict[str, Any]) -> dict[str, str]:
@@ -248,9 +249,10 @@ def _named(call: Callable[[Tensor], Any], names: Sequence[str]) -> Run:
 
 def apart(raw: Raw, run: Run, count: int = 4, seed: int = 0) -> float:
     """The largest difference to eager over random batches and sizes, over the largest output."""
-    chance, worst = np.random.default_rng(seed), 0.0
+    chance, worst, n = np.random.default_rng(seed), 0.0, raw.multiple
     for _ in range(count):
-        B, H, W = (int(chance.integers(*bounds)) for bounds in ((1, 4), (64, 180), (64, 180)))
+        B = int(chance.integers(1, 4))
+        H, W = (n * int(-(-x // n)) for x in chance.integers(64, 180, 2))
         image = chance.standard_normal((B, 3, H, W), np.float32)
         wanted, got = runner_of(raw)(image), run(image)
         for name, value in wanted.items():

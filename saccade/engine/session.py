@@ -150,6 +150,7 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
         recipe = make.unstarted(run.recipe) if there else run.recipe
         task = make.task(recipe, run.classes, teacher, splits.notes)
         make.tried(task, recipe)
+        task.metric()  # a package that it lacks is missed now, not after an epoch
         training = Training(run, splits, task, group, watcher)
         try:
             if there:

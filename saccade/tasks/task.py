@@ -46,6 +46,7 @@ class Task(nn.Module, ABC):
     """A network, its loss and its metric."""
 
     best: ClassVar[str]  # the figure by which a checkpoint is the best, larger is better
+    multiple: ClassVar[int] = 1  # of which heights and widths of an exported graph must be
     net: nn.Module  # what is trained and shipped; speaks timm's group_matcher
 
     @abstractmethod
