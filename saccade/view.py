@@ -5,18 +5,20 @@
 `picture` turns such maps into one sheet; it needs matplotlib (the viz extra).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from PIL import Image
 from torch import Tensor, nn
 
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.qna import LearnedQueryAttention
 from saccade.layers.sasa import StandAloneAttention
+from saccade.models.zoo import Classifier
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
@@ -144,6 +146,30 @@ def sasa_attention(
     return pictures
 
 
+# -- classes --------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def class_evidence(
+    model: nn.Module, image: Float[Tensor, "1 C H W"], labels: Sequence[int]
+) -> Float[np.ndarray, "n h w"]:
+    """Where a classifier's decision comes from: each pixel's own part of a class's logit.
+
+        logit_c - bias_c = mean over pixels of W_c . f(pixel)
+
+    The head averages before it multiplies, so this is exact and takes no gradient. A map's mean is
+    the logit without its bias; below zero a pixel speaks against the class.
+    """
+    if not isinstance(model, Classifier) or not isinstance(model.head.fc, nn.Linear):
+        raise ValueError("class_evidence: takes a classifier of saccade with a linear head")
+    if model.head.global_pool.pool_type != "avg":
+        raise ValueError("class_evidence: the head must average over pixels (global_pool='avg')")
+    training = model.training
+    f = model.eval().forward_features(image)[0].float()
+    model.train(training)
+    return torch.einsum("kc,chw->khw", model.head.fc.weight[list(labels)].float(), f).cpu().numpy()
+
+
 # -- drawing --------------------------------------------------------------------------------------
 
 
@@ -157,6 +183,7 @@ def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 ACROSS = 16  # maps in a row; more go on in the next
+FRAME = 1200  # milliseconds of a stage
 
 
 def picture(
@@ -164,8 +191,30 @@ def picture(
     maps: Mapping[str, Float[np.ndarray, "..."]],
     path: str | Path,
     title: str = "",
+    names: Sequence[str] = (),
 ) -> Path:
-    """Lay each map over the image, the heads of an entry side by side, and save the sheet."""
+    """Lay each map over the image, the heads of an entry side by side, and save the sheet.
+
+    A path that ends in .gif shows the entries one after the other. `names` stand for "head 1", ...
+    """
+    if Path(path).suffix.lower() == ".gif":
+        frames = [_sheet(image, {name: heads}, title, names) for name, heads in maps.items()]
+        across, down = (max(frame.size[i] for frame in frames) for i in (0, 1))
+        laid = [Image.new("RGB", (across, down), "white") for _ in frames]
+        for sheet, frame in zip(laid, frames, strict=True):
+            sheet.paste(frame)
+        laid[0].save(path, save_all=True, append_images=laid[1:], duration=FRAME, loop=0)
+    else:
+        _sheet(image, maps, title, names).save(path)
+    return Path(path)
+
+
+def _sheet(
+    image: Float[np.ndarray, "H W 3"],
+    maps: Mapping[str, Float[np.ndarray, "..."]],
+    title: str,
+    names: Sequence[str],
+) -> Image.Image:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -177,7 +226,7 @@ def picture(
         figsize=(side * (1 + across), side * sum(rows.values()) * (H / W + 0.16) + 0.5),
         layout="constrained",
     )
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     axes = figure.subplots(sum(rows.values()), 1 + across, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
@@ -189,9 +238,11 @@ def picture(
             axis = axes[top + i // across, 1 + i % across]
             axis.imshow(grey, cmap="gray", extent=place)
             axis.imshow(head, cmap="viridis", alpha=0.6, extent=place)
-            axis.set_title(f"head {i + 1}" if across <= 8 else f"{i + 1}", fontsize=7, pad=2)
+            said = names[i] if names else f"head {i + 1}" if across <= 8 else f"{i + 1}"
+            axis.set_title(said, fontsize=7, pad=2)
         top += rows[name]
     if title:
         figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    return Path(path)
+    figure.set_dpi(110)
+    canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())

@@ -118,3 +118,36 @@ def test_sasa_attention_refuses_in_a_sentence():
         view.sasa_attention(model, torch.randn(1, 3, 64, 64), (64, 0))
     with pytest.raises(ValueError, match="no StandAloneAttention"):
         view.sasa_attention(saccade.build("linglo_nano"), torch.randn(1, 3, 64, 64), (0, 0))
+
+
+# -- classes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["linglo_nano", "qna_nano", "sasa_nano"])
+def test_evidence_adds_up_to_the_logits(name):
+    model = saccade.build(name, num_classes=5).eval()
+    torch.nn.init.normal_(model.head.fc.bias)
+    image = torch.randn(1, 3, 64, 80)
+    maps = view.class_evidence(model, image, [3, 1])
+    assert maps.shape == (2, 4, 5)
+    with torch.no_grad():
+        wanted = (model(image)[0] - model.head.fc.bias)[[3, 1]].numpy()
+    np.testing.assert_allclose(maps.mean((1, 2)), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_evidence_needs_a_head_that_averages():
+    model = saccade.build("linglo_nano", num_classes=5, global_pool="max")
+    with pytest.raises(ValueError, match="must average"):
+        view.class_evidence(model, torch.randn(1, 3, 64, 64), [0])
+    with pytest.raises(ValueError, match="a classifier of saccade"):
+        view.class_evidence(torch.nn.Identity(), torch.randn(1, 3, 64, 64), [0])
+
+
+def test_stages_one_after_the_other(tmp_path):
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    maps = {"stage 1": np.random.rand(2, 4, 6), "stage 2": np.random.rand(3, 2, 3)}
+    path = view.picture(np.random.rand(40, 60, 3), maps, tmp_path / "a.gif")
+    with Image.open(path) as film:
+        assert film.n_frames == 2

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from rich import box
 from rich.table import Table
@@ -138,15 +139,17 @@ def view(
     out: Path = Path("view.png"),
     size: int = 224,
     at: tuple[int, int] | None = None,
+    evidence: bool = False,
 ) -> None:
-    """Draw where each head of each stage looks.
+    """Draw where each head of each stage looks, or where a decision comes from.
 
     Args:
         image: a picture file
         model: a model's name, a run's folder, or a file that saccade saved
-        out: the PNG to write
+        out: the PNG to write; a GIF shows stage after stage
         size: short side that the picture is resized to
         at: for sasa, the pixel (row, column) that looks; the middle one if not given
+        evidence: where a trained classifier's likeliest classes were seen, instead of attention
     """
     from saccade import view as views
     from saccade.data.picture import read, to_input
@@ -157,6 +160,9 @@ def view(
     photo = read(image, size)
     x = to_input(photo, net.default_cfg)
     family = zoo.family_of(net.default_cfg["architecture"])
+    if evidence:
+        _evidence(net, x, photo, out, Path(model).name)
+        return
     if family == "sasa":
         pixel = (photo.shape[0] // 2, photo.shape[1] // 2) if at is None else at
         maps, what = views.sasa_attention(net, x, pixel), f"attention of pixel {pixel}"
@@ -169,6 +175,21 @@ def view(
     note = "" if Path(model).is_file() else ", untrained"
     title = f"{Path(model).name}{note}: {what}, last such block of each stage"
     views.picture(photo, views.last_of_each_stage(maps), out, title)
+    console.print(f"drawn: {out}")
+
+
+def _evidence(net: Any, x: torch.Tensor, photo: np.ndarray, out: Path, name: str) -> None:
+    """The three likeliest classes, and which pixels spoke for each."""
+    from saccade import view as views
+
+    classes = getattr(net, "notes", {}).get("classes")
+    if not classes:
+        raise ValueError("view: evidence is a trained model's; --model RUN, or train one first")
+    with torch.no_grad():
+        shares, labels = net(x)[0].softmax(-1).topk(min(3, len(classes)))
+    maps = views.class_evidence(net, x, labels.tolist())
+    named = [f"{classes[i]} {100 * s:.0f}%" for i, s in zip(labels, shares, strict=True)]
+    views.picture(photo, {"": maps}, out, f"{name}: what speaks for each class", named)
     console.print(f"drawn: {out}")
 
 
