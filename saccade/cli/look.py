@@ -154,6 +154,7 @@ def view(
     from saccade import view as views
     from saccade.data.picture import read, to_input
 
+    called = Path(model).name
     if (Path(model) / "model.safetensors").is_file():
         model = str(Path(model) / "model.safetensors")
     net: Any = load(model) if Path(model).is_file() else cast(Classifier, zoo.build(model).eval())
@@ -161,7 +162,7 @@ def view(
     x = to_input(photo, net.default_cfg)
     family = zoo.family_of(net.default_cfg["architecture"])
     if evidence:
-        _evidence(net, x, photo, out, Path(model).name)
+        _evidence(net, x, photo, out, called)
         return
     if family == "sasa":
         pixel = (photo.shape[0] // 2, photo.shape[1] // 2) if at is None else at
@@ -173,7 +174,7 @@ def view(
     else:
         maps, what = views.linglo_saliency(net, x), "saliency"
     note = "" if Path(model).is_file() else ", untrained"
-    title = f"{Path(model).name}{note}: {what}, last such block of each stage"
+    title = f"{called}{note}: {what}, last such block of each stage"
     views.picture(photo, views.last_of_each_stage(maps), out, title)
     console.print(f"drawn: {out}")
 
