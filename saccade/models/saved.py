@@ -4,6 +4,7 @@ The header's `saccade` entry is JSON: variant, timm's arguments, the backbone's 
 """
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 from saccade.models.zoo import Classifier
+
+# Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
+KINDS = {
+    "semantic_fpn": "saccade.models.semantic_fpn",
+    "autoencoder": "saccade.models.autoencoder",
+}
 
 
 def save(
@@ -68,16 +75,23 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
     found = json.loads(about)
     arguments = found["model"]
     fused = arguments.pop("fused", False)
-    model = timm.create_model(
-        **{"model_name": arguments.pop("name"), **arguments, **overrides}
-    ).eval()
+    model = _built({**arguments, **overrides}).eval()
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
-    if fused and isinstance(model, Classifier):
+    if fused:
         model.fuse()
     fill(model, tensors, str(path))
     model.notes = found["notes"]
     return model
+
+
+def _built(arguments: dict[str, Any]) -> Any:
+    if "kind" not in arguments:
+        return timm.create_model(**{"model_name": arguments.pop("name"), **arguments})
+    kind = arguments.pop("kind")
+    if kind not in KINDS:
+        raise ValueError(f"load: this version of saccade knows no {kind!r}; upgrade saccade")
+    return import_module(KINDS[kind]).build(**arguments)
 
 
 def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
@@ -99,6 +113,9 @@ def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> Non
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """The arguments that make this model again, one of saccade or of timm."""
+    own = getattr(model, "describe", None)
+    if callable(own):
+        return own()
     if not isinstance(model, Classifier):
         about = card(model)
         options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}
