@@ -13,19 +13,19 @@ from typing import Any
 from jsonargparse import auto_cli
 from rich.text import Text
 
-from saccade.cli import learn, look, measure
+from saccade.cli import learn, look, measure, segment
 from saccade.cli.console import console
 
 COMMANDS: dict[str, Any] = {
     "list": look.list_models, "show": look.show, "paper": look.paper, "view": look.view,
     "bench": measure.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
     "resume": learn.resume, "eval": learn.evaluate, "predict": learn.predict,
-    "report": learn.report,
+    "report": learn.report, "segment": segment.segment,
 }  # fmt: skip
 
 # Commands whose plain words after the name are one list (or one pattern).
 LISTS = {
-    "bench": "[{}]", "predict": "[{}]", "report": "[{}]", "list": "--pattern={}",
+    "bench": "[{}]", "predict": "[{}]", "report": "[{}]", "segment": "[{}]", "list": "--pattern={}",
     "recipes": "--name={}",
 }  # fmt: skip
 MENDABLE = (

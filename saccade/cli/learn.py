@@ -74,7 +74,9 @@ def train(
         data = "mnist"
     watch = _watch(log)
     folder = out or _free(recipe)
-    _first(f"{recipe}: {chosen.model.name} on {data}, {chosen.schedule.epochs} epochs -> {folder}")
+    plan = chosen.schedule
+    length = f"{plan.iterations} steps" if plan.iterations else f"{plan.epochs} epochs"
+    _first(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with _stoppable(folder):
         session.train(chosen, data, folder, name=recipe, watch=watch, device=device)
         _done(folder)
@@ -157,7 +159,7 @@ def predict(
     from saccade.engine.predict import guesses
 
     width = 24
-    for file, found in guesses(files, model or _newest(), top, device):
+    for file, found in guesses(files, model or newest("predict"), top, device):
         if isinstance(found, str):
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
             style = None if json else "yellow"
@@ -258,11 +260,11 @@ def _free(recipe: str) -> Path:
     return taken if again and taken is not None else folder
 
 
-def _newest() -> Path:
+def newest(command: str) -> Path:
     """The run of runs/ that has learnt something last."""
     found = [path.parent for path in Path("runs").glob("*/model.safetensors")]
     if not found:
-        raise FileNotFoundError("predict: with which model? --model RUN, or train one first")
+        raise FileNotFoundError(f"{command}: with which model? --model RUN, or train one first")
     return max(found, key=lambda folder: (folder / "model.safetensors").stat().st_mtime)
 
 
@@ -294,6 +296,7 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
 
 def _done(folder: Path) -> None:
+    from saccade.engine import kinds
     from saccade.engine.run import Run
     from saccade.engine.summary import Summary
 
@@ -302,6 +305,8 @@ def _done(folder: Path) -> None:
         return
     for sentence in Summary.of(run).sentences():
         _first(sentence)
-    if (folder / "confusion.png").exists():
-        _first(f"look: {folder / 'report.html'}, {folder / 'confusion.png'}")
-    _first(f"next: saccade predict PICTURE --model {folder}")
+    for name in ("confusion.png", "classes.png", "reconstruction.png"):
+        if (folder / name).exists():
+            _first(f"look: {folder / 'report.html'}, {folder / name}")
+    if verb := kinds.of(run.recipe).verb:
+        _first(f"next: saccade {verb} PICTURE --model {folder}")

@@ -50,6 +50,7 @@ def train(
                 "start with 'torchrun --nproc-per-node N -m saccade train …'"
             )
         splits = kinds.of(recipe).find(data, recipe.data, recipe.loop.seed)
+        recipe = make.resolved(recipe, len(splits.train))
         run: Run | Exception | None = None
         if group.first:
             try:

@@ -1,4 +1,4 @@
-"""Panoptic-FPN's semantic branch: the maps of a backbone become one map a quarter of the image's size.
+"""Panoptic-FPN's semantic branch: a backbone's maps become one, a quarter of the image's size.
 
     L_i = 1x1 conv of C_i                              every map at one width
     M_i = L_i + M_i+1, each of its pixels twice        from the coarsest down
@@ -13,6 +13,7 @@ every pixel stays where it was.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -40,8 +41,9 @@ class TopDown(nn.Module):
 
     def reset_parameters(self) -> None:
         for conv in (*self.lateral, *self.smooth):
-            nn.init.kaiming_uniform_(conv.weight, a=1)
-            nn.init.zeros_(conv.bias)
+            if isinstance(conv, nn.Conv2d) and conv.bias is not None:
+                nn.init.kaiming_uniform_(conv.weight, a=1)
+                nn.init.zeros_(conv.bias)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         merged = [lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)]
@@ -64,8 +66,7 @@ class Tower(nn.Module):
         self.doublings = int(doublings)
         widths = [dim, *[inner] * max(self.doublings, 1)]
         self.mix = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1, bias=False)
-            for a, b in zip(widths, widths[1:], strict=False)
+            nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(widths)
         )
         groups = math.gcd(32, inner)
         self.norm = nn.ModuleList(nn.GroupNorm(groups, inner) for _ in self.mix)
@@ -73,7 +74,8 @@ class Tower(nn.Module):
 
     def reset_parameters(self) -> None:
         for conv in self.mix:
-            nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+            if isinstance(conv, nn.Conv2d):
+                nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(
         self, x: Float[Tensor, "B C h w"], image: Sequence[int]
@@ -106,7 +108,8 @@ class SemanticBranch(nn.Module):
 
     def reset_parameters(self) -> None:
         nn.init.normal_(self.classify.weight, std=0.01)
-        nn.init.zeros_(self.classify.bias)
+        if self.classify.bias is not None:
+            nn.init.zeros_(self.classify.bias)
 
     def forward(self, maps: Sequence[Tensor], image: Sequence[int]) -> Float[Tensor, "B K h w"]:
         levels = self.pyramid(maps)

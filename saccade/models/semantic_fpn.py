@@ -52,16 +52,16 @@ class SemanticFPN(nn.Module):
         self.fused = True
         return self
 
-    def start_from(self, classifier: nn.Module) -> None:
-        """Take the backbone's weights of a classifier of the same architecture."""
-        theirs = getattr(classifier, "default_cfg", {}).get("architecture")
+    def start_from(self, other: nn.Module) -> None:
+        """Take the backbone's weights of a classifier or a segmenter of the same architecture."""
+        theirs = getattr(other, "default_cfg", {}).get("architecture")
         mine = self.default_cfg.get("architecture")
-        if not isinstance(classifier, Classifier) or theirs != mine:
+        if theirs != mine:
             raise ValueError(
                 f"model.start: the weights are of a {theirs!r} and the backbone is a {mine!r}; "
                 f"set model.name={theirs}"
             )
-        weights = classifier.backbone.state_dict()
+        weights = cast(nn.Module, other.backbone).state_dict()
         own = self.backbone.state_dict()
         if any(name not in weights or weights[name].shape != own[name].shape for name in own):
             raise ValueError(
