@@ -57,7 +57,7 @@ class Rescale:
 
 
 class Cut:
-    """A random square; where the image is smaller, zeros and IGNORED fill it up.
+    """A random square; where the image is smaller, the mean colour and IGNORED fill it up.
 
     One in which a single class has more than `single` of the labelled pixels is drawn again.
     """

@@ -83,7 +83,7 @@ AUTOENCODE = Recipe(
     about="""The auto-encoder of the supplement, section 7, with QnA down and up.
     saccade train autoencode_qna --data FOLDER, any pictures; in the paper, the faces of CelebA.
     Its baselines: --set task.encoder=max task.decoder=bilinear, or task.decoder=transpose. The
-    paper chose each net's rate by its test loss and prints none; widths, batch and rate are ours.""",
+    paper chose rates by the test loss and prints none; widths, batch and rate are ours.""",
     model=Model(name="autoencoder"),
     task=AutoEncode(encoder="qna", decoder="qna"),
     augment=Augment(size=256, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.5),

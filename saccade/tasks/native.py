@@ -21,7 +21,7 @@ AT_ONCE = 2**24  # numbers: logits that are resized together
 
 def likeliest(
     output: dict[str, Tensor], sizes: Sequence[tuple[int, int]]
-) -> list[UInt8[Tensor, "?H ?W"]]:
+) -> list[UInt8[Tensor, "_ _"]]:
     """Of each image the likeliest class of each pixel, at these heights and widths."""
     inner = output["size"].tolist()
     return [

@@ -85,7 +85,7 @@ class Segment(Task):
 
     def predict(
         self, output: dict[str, Tensor], sizes: list[tuple[int, int]]
-    ) -> list[UInt8[Tensor, "H W"]]:
+    ) -> list[UInt8[Tensor, "_ _"]]:
         """The likeliest class of each pixel, for images of these heights and widths."""
         return likeliest(output, sizes)
 
