@@ -1,5 +1,7 @@
 """Image and mask move together; an evaluated mask is not touched."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from PIL import Image
 from saccade.data import mask_augment
 from saccade.data.mask_augment import Cut, Rescale, fitted
 from saccade.data.masks import IGNORED
+from saccade.recipes import book
 from saccade.recipes.recipe import MaskAugment, MaskTest
 from tests.data.scenes import COLOURS, scene
 
@@ -89,6 +92,23 @@ def test_an_evaluated_mask_is_the_one_on_disk():
     assert image.shape == (3, 34, 50)
     assert np.array_equal(target["mask"].numpy(), mask)
     assert torch.equal(shown(photo), image)
+
+
+RECIPES = [n for n, r in book.RECIPES.items() if isinstance(r.augment, MaskAugment)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_can_be_built_and_sent_to_workers(name):
+    recipe = book.RECIPES[name]
+    photo, mask = pair()
+    for transform in (
+        mask_augment.train(recipe.augment, *GREY), mask_augment.test(recipe.test, *GREY),
+    ):  # fmt: skip
+        again = pickle.loads(pickle.dumps(transform))
+        torch.manual_seed(1)
+        image, _ = transform(photo, mask)
+        torch.manual_seed(1)
+        assert torch.equal(image, again(photo, mask)[0])
 
 
 def test_the_steps_say_what_they_do():

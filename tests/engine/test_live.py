@@ -46,6 +46,10 @@ def test_a_claim_notices_a_change():
         "weight decay": change(book.find("qna_t"), optim__weight_decay=0.1),
         "centre crop": change(book.find("linglo_b0"), test__size=256),
         "batch": change(book.find("linglo_b0"), loop__batch=512),
+        "iterations": change(book.find("linglo_b0_semantic_fpn"), schedule__iterations=39_000),
+        "random crop": change(book.find("linglo_b0_semantic_fpn"), augment__crop=480),
+        "test short side": change(book.find("linglo_b0_semantic_fpn"), test__short=600),
+        "image side": change(book.find("autoencode_qna"), augment__size=128),
     }
     for what, recipe in wrong.items():
         claim = next(c for _, c in CLAIMS if c.what == what)

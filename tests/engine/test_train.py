@@ -273,10 +273,10 @@ def begin_counted(data, out, step):
     fit(change(FULL, schedule__iterations=8), data, out, At(step, kill_self))
 
 
-@pytest.mark.parametrize("at", [5, 8])
-def test_counted_iterations_go_on_bit_for_bit(at, data, tmp_path):
+def test_counted_iterations_go_on_bit_for_bit(data, tmp_path):
+    """Killed amid the last epoch, which is not a whole one."""
     whole = fit(change(FULL, schedule__iterations=8), data, tmp_path / "whole")
     out = tmp_path / "broken"
-    assert apart(begin_counted, data, out, at) == [-signal.SIGKILL]
+    assert apart(begin_counted, data, out, 7) == [-signal.SIGKILL]
     session.resume(out, device="cpu")
     assert_equal_runs(whole, Run.open(out))
