@@ -49,15 +49,30 @@ class Segment(Task):
     def forward(
         self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
     ) -> dict[str, Tensor]:
-        """Logits of every fourth pixel each way, and the images' sizes without padding."""
+        """Logits of every fourth pixel each way, and the images' sizes without padding.
+
+        Evaluated images are looked at without their padding, so that it makes no difference with
+        which others they came.
+        """
         H, W = image.shape[2:]
         if size is None:
             size = torch.tensor([[H, W]], device=image.device).expand(len(image), 2)
-        if self.training or self.window is None or max(H, W) <= self.window:
-            logits = self.net(image, coarse=True)
-        else:
-            logits = self.through_windows(image, self.window)
+        if self.training:
+            return {"logits": self.net(image, coarse=True), "size": size}
+        h, w = -(-H // STRIDE), -(-W // STRIDE)
+        logits = image.new_empty(len(image), len(self.classes), h, w)
+        for height, width in size.unique(dim=0).tolist():
+            alike = ((size[:, 0] == height) & (size[:, 1] == width)).nonzero()[:, 0]
+            found = self.seen(image[alike, :, :height, :width])
+            beyond = (0, w - found.shape[3], 0, h - found.shape[2])
+            logits[alike] = F.pad(found.to(logits.dtype), beyond, mode="replicate")
         return {"logits": logits, "size": size}
+
+    def seen(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K h w"]:
+        """Whole, or through windows where it is larger than they."""
+        if self.window is None or max(image.shape[2:]) <= self.window:
+            return self.net(image, coarse=True)
+        return self.through_windows(image, self.window)
 
     def through_windows(
         self, image: Float[Tensor, "B C H W"], window: int

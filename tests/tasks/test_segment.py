@@ -93,6 +93,25 @@ def test_windows_are_only_for_evaluated_images_larger_than_they():
     assert calls[2:] == [(64, 64), (64, 64), (64, 64)]
 
 
+def test_an_evaluated_image_is_what_it_is_alone():
+    """Padding, and who else is in the batch, make no difference; not even at the border."""
+    task = Segment(build("linglo_nano", 3, dim=16, inner=32), ("a", "b", "c")).eval()
+    images = [torch.randn(3, 50, 64), torch.randn(3, 64, 41), torch.randn(3, 50, 64)]
+    batch = torch.stack([F.pad(x, (0, 64 - x.shape[2], 0, 64 - x.shape[1])) for x in images])
+    size = torch.tensor([x.shape[1:] for x in images])
+    sizes = [tuple(2 * side for side in x.shape[1:]) for x in images]
+    with torch.no_grad():
+        together = task(batch, size)
+        for i, x in enumerate(images):
+            alone = task(x[None])
+            h, w = alone["logits"].shape[2:]
+            torch.testing.assert_close(together["logits"][i, :, :h, :w], alone["logits"][0])
+            a, b = (task.predict(o, s)[j] for o, s, j in (
+                (together, sizes, i), (alone, sizes[i : i + 1], 0),
+            ))  # fmt: skip
+            assert (a != b).float().mean() < 1e-3
+
+
 def test_a_real_net_answers_for_every_pixel():
     task = Segment(build("linglo_nano", 3, dim=16, inner=32), ("a", "b", "c"), window=64).eval()
     with torch.no_grad():

@@ -45,9 +45,9 @@ def test_it_learns_and_the_model_comes_back(run, data):
     assert session.evaluate(run.folder, str(data)).compute()["miou"] == pytest.approx(best)
 
 
-def test_one_at_a_time_or_padded_together_is_nearly_the_same(run):
+def test_one_at_a_time_or_padded_together_is_the_same(run):
     one, four = (session.evaluate(run.folder, batch=n).compute()["miou"] for n in (1, 4))
-    assert one == pytest.approx(four, abs=3)  # a net sees a border where it saw padding
+    assert one == pytest.approx(four, abs=0.02)  # but for the last digits of a tie
 
 
 def test_the_report_shows_the_classes(run):
