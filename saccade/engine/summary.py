@@ -124,7 +124,10 @@ class Summary:
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """What differs from the recipe of that name: {"optim.lr": (here, there)}."""
         named = book.RECIPES.get(self.run.name)
-        return {} if named is None else differences(self.run.recipe, named)
+        found = {} if named is None else differences(self.run.recipe, named)
+        if self.run.recipe.schedule.iterations is not None:
+            found.pop("schedule.epochs", None)  # follows from the number of images
+        return found
 
     def sentences(self) -> list[str]:
         """What came of the run, and of what it is to be compared with."""

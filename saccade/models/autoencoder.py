@@ -10,10 +10,15 @@
 The supplement prints no widths, nor how three colours become channels and back. Here every net has
 the same 3x3 convolution before and after, widths that double up to eight times, and a ReLU after
 each instance norm; QnA has none, for its softmax bends enough.
+
+Up-sampling QnA begins "even", as QnA does: its position table is 0, each new pixel is about the
+mean of the window, and five layers of that are a blur which takes many steps to leave. It may begin
+"bilinear" instead: with the table at the logarithm of bilinear weights.
 """
 
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,6 +29,7 @@ LEVELS = 5
 STEP = 2**LEVELS
 LEAST = 2 * STEP  # pixels a side: an instance of one pixel has no variance
 ENCODERS, DECODERS = ("conv", "max", "qna"), ("bilinear", "transpose", "qna")
+STARTS = ("even", "bilinear")
 HEAD = 8  # channels of a QnA head
 
 
@@ -53,15 +59,26 @@ def down(kind: str, dim: int, out: int) -> nn.Module:
     return nn.Sequential(conv, *_normed(out), nn.MaxPool2d(2))
 
 
-def up(kind: str, dim: int, out: int) -> nn.Module:
+def up(kind: str, dim: int, out: int, start: str = "even") -> nn.Module:
     """Double the map."""
     if kind == "qna":
-        return Attend(dim, LearnedQueryUpsampling(dim, _heads(out), 3, 2, width=out))
+        mix = LearnedQueryUpsampling(dim, _heads(out), 3, 2, width=out)
+        if start == "bilinear":
+            begin_bilinear(mix)
+        return Attend(dim, mix)
     if kind == "transpose":
         conv = nn.ConvTranspose2d(dim, out, 4, 2, padding=1, bias=False)
         return nn.Sequential(conv, *_normed(out))
     raise_ = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
     return nn.Sequential(raise_, nn.Conv2d(dim, out, 3, padding=1, bias=False), *_normed(out))
+
+
+@torch.no_grad()
+def begin_bilinear(mix: LearnedQueryUpsampling) -> None:
+    """Let each new pixel begin as bilinear interpolation has it, and a little of the window."""
+    side = torch.tensor([[1, 3, 0], [0, 3, 1]], device=mix.rpe.device) / 4  # new pixel, place
+    near = torch.einsum("iy,jx->yxij", side, side).flatten(2)  # query 2 i + j
+    mix.rpe.copy_((near + 1 / 64).log()[..., None].expand_as(mix.rpe))
 
 
 def _heads(dim: int) -> int:
@@ -72,21 +89,32 @@ class AutoEncoder(nn.Module):
     """An image in 0..1 to a small map of many channels, and back."""
 
     def __init__(
-        self, encoder: str = "qna", decoder: str = "qna", dim: int = 32, in_chans: int = 3
+        self,
+        encoder: str = "qna",
+        decoder: str = "qna",
+        dim: int = 32,
+        in_chans: int = 3,
+        start: str = "even",
     ):
         super().__init__()
-        for what, kind, known in (("encoder", encoder, ENCODERS), ("decoder", decoder, DECODERS)):
+        for what, kind, known in (
+            ("encoder", encoder, ENCODERS), ("decoder", decoder, DECODERS),
+            ("start", start, STARTS),
+        ):  # fmt: skip
             if kind not in known:
                 raise ValueError(f"AutoEncoder: {what} must be one of {known}, got {kind!r}")
         if dim % HEAD:
             raise ValueError(f"AutoEncoder: dim must be a multiple of {HEAD}, got {dim=}")
-        self.made = {"encoder": encoder, "decoder": decoder, "dim": dim, "in_chans": in_chans}
+        self.made: dict[str, Any] = {
+            "encoder": encoder, "decoder": decoder, "dim": dim, "in_chans": in_chans,
+            "start": start,
+        }  # fmt: skip
         self.widths = [dim * min(2**i, 8) for i in range(LEVELS + 1)]
         self.stem = nn.Conv2d(in_chans, dim, 3, padding=1)
         wide = self.widths
         self.encoder = nn.Sequential(*(down(encoder, wide[i], wide[i + 1]) for i in range(LEVELS)))
         self.decoder = nn.Sequential(
-            *(up(decoder, wide[i + 1], wide[i]) for i in reversed(range(LEVELS)))
+            *(up(decoder, wide[i + 1], wide[i], start) for i in reversed(range(LEVELS)))
         )
         self.colour = nn.Conv2d(dim, in_chans, 3, padding=1)
         self.default_cfg: dict[str, Any] = {

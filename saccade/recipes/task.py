@@ -116,6 +116,8 @@ class AutoEncode:
     """Five ways down: strided convolution, convolution and maximum, or QnA."""
     decoder: Literal["bilinear", "transpose", "qna"] = "qna"
     """Five ways up: bilinear and convolution, transposed convolution, or QnA."""
+    start: Literal["even", "bilinear"] = "even"
+    """What QnA's ways up begin as: the mean of a window, or bilinear interpolation."""
     dim: int = 32
     """Channels at full size; twice as many after each way down, up to eight times."""
 

@@ -264,6 +264,7 @@ def test_a_run_may_count_iterations(data, tmp_path):
     summary = Summary.of(run)
     assert summary.finished
     assert summary.per_epoch == 3
+    assert "schedule.epochs" not in summary.changed
     rates = [line["rate"] for line in run.lines("steps.jsonl")]
     assert len(rates) == 10
     assert rates[-1] < 0.1 * max(rates)

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import saccade
 from saccade.layers.qna import LearnedQueryAttention, LearnedQueryUpsampling
@@ -68,6 +69,25 @@ def test_the_layers_are_the_supplements():
     assert (above.mix.window, above.mix.queries) == (3, 4)
 
 
+@pytest.mark.parametrize("start", ["even", "bilinear"])
+def test_what_a_way_up_begins_as(start):
+    """Of a map whose pixels answer all queries alike: its mean, or bilinear interpolation."""
+    mix = up("qna", 16, 16, start).mix
+    with torch.no_grad():
+        mix.key.weight.zero_()
+        mix.value.weight.copy_(torch.eye(16))
+        mix.mix.weight.copy_(torch.eye(16))
+        x = torch.randn(1, 16, 5, 6)
+        got = mix(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+    if start == "even":
+        want = F.avg_pool2d(x, 3, 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
+        torch.testing.assert_close(got[..., 2:-2, 2:-2], want)
+    else:
+        want = F.interpolate(x, scale_factor=2, mode="bilinear")[..., 2:-2, 2:-2]
+        blur = F.avg_pool2d(x, 3, 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
+        torch.testing.assert_close(got[..., 2:-2, 2:-2], (want + blur * 9 / 64) / (1 + 9 / 64))
+
+
 def test_it_comes_back_from_disk(tmp_path):
     net = AutoEncoder("qna", "transpose", dim=16).eval()
     back = saccade.load(saccade.save(net, tmp_path / "net.safetensors"))
@@ -82,6 +102,8 @@ def test_wrong_words():
         AutoEncoder("pool")
     with pytest.raises(ValueError, match=r"decoder must be one of"):
         AutoEncoder(decoder="conv")
+    with pytest.raises(ValueError, match=r"start must be one of"):
+        AutoEncoder(start="odd")
     with pytest.raises(ValueError, match="multiple of 8"):
         AutoEncoder(dim=12)
 

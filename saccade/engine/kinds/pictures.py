@@ -54,7 +54,7 @@ class Reconstruction(Kind):
 
     def net(self, recipe: words.Recipe, classes: int, settings: dict[str, Any]) -> nn.Module:
         task: Any = recipe.task
-        return AutoEncoder(task.encoder, task.decoder, task.dim, **settings)
+        return AutoEncoder(task.encoder, task.decoder, task.dim, start=task.start, **settings)
 
     def start(self, net: nn.Module, source: str) -> None:
         """All weights, of an auto-encoder of the same layers."""

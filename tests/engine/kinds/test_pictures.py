@@ -67,5 +67,8 @@ def test_its_words_belong_to_it():
         make.model(change(AUTOENCODE, model__name="qna_t"), 0)
     with pytest.raises(ValueError, match=r"augment\.mixup: mixes labels"):
         pictures.KIND.train(change(AUTOENCODE.augment, mixup=0.2), (0, 0, 0), (1, 1, 1))
-    net = make.model(change(AUTOENCODE, task__encoder="conv", task__decoder="qna"), 0)
-    assert net.made == {"encoder": "conv", "decoder": "qna", "dim": 8, "in_chans": 3}
+    net = make.model(
+        change(AUTOENCODE, task__encoder="conv", task__decoder="qna", task__start="bilinear"), 0
+    )
+    wanted = {"encoder": "conv", "decoder": "qna", "dim": 8, "in_chans": 3, "start": "bilinear"}
+    assert net.made == wanted
