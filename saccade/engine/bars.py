@@ -34,8 +34,8 @@ def classes(shares: Sequence[float | None], names: Sequence[str]) -> bytes:
         axis.grid(axis="x", color=INK, alpha=0.25, lw=0.6)
         axis.set_axisbelow(True)
         axis.set_xlim(0, 108)
-        axis.set_ylim(-0.6, rows - 0.4)
-        axis.axvline(values.mean(), color=COLOURS[1], lw=1.4, ls="--")
+        axis.set_ylim(len(part) - rows - 0.6, len(part) - 0.4)
+        axis.axvline(values.mean(), color=COLOURS[1], lw=1.4, ls="--", zorder=0.5)
     title = f"mIoU {values.mean():.2f}% of {len(known)} classes"
     if absent:
         few = ", ".join(_short(name, 20) for name in absent[:5])
