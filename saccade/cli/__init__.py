@@ -13,20 +13,21 @@ from typing import Any
 from jsonargparse import auto_cli
 from rich.text import Text
 
-from saccade.cli import convert, detect, learn, look, measure, ship
+from saccade.cli import convert, detect, learn, look, measure, segment, ship
 from saccade.cli.console import console
 
 COMMANDS: dict[str, Any] = {
     "list": look.list_models, "show": look.show, "paper": look.paper, "view": look.view,
     "bench": measure.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
     "resume": learn.resume, "eval": learn.evaluate, "predict": learn.predict,
-    "detect": detect.detect, "report": learn.report, "convert": convert.convert,
-    "export": ship.export,
+    "detect": detect.detect, "segment": segment.segment, "report": learn.report,
+    "convert": convert.convert, "export": ship.export,
 }  # fmt: skip
 
 # Commands whose plain words after the name are one list (or one pattern).
 LISTS = {
-    "bench": "[{}]", "predict": "[{}]", "detect": "[{}]", "report": "[{}]", "list": "--pattern={}",
+    "bench": "[{}]", "predict": "[{}]", "detect": "[{}]", "segment": "[{}]", "report": "[{}]",
+    "list": "--pattern={}",
     "recipes": "--name={}",
 }  # fmt: skip
 MENDABLE = (

@@ -74,7 +74,9 @@ def train(
         data = "mnist"
     watch = _watch(log)
     folder = out or _free(recipe)
-    _first(f"{recipe}: {chosen.model.name} on {data}, {chosen.schedule.epochs} epochs -> {folder}")
+    plan = chosen.schedule
+    length = f"{plan.iterations} steps" if plan.iterations else f"{plan.epochs} epochs"
+    _first(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with _stoppable(folder):
         session.train(chosen, data, folder, name=recipe, watch=watch, device=device)
         _done(folder)
@@ -331,6 +333,7 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
 
 def _done(folder: Path) -> None:
+    from saccade.engine import kinds
     from saccade.engine.run import Run
     from saccade.engine.summary import Summary
 
@@ -339,8 +342,8 @@ def _done(folder: Path) -> None:
         return
     for sentence in Summary.of(run).sentences():
         _first(sentence)
-    if (folder / "confusion.png").exists():
-        _first(f"look: {folder / 'report.html'}, {folder / 'confusion.png'}")
-    from saccade.engine import kinds
-
-    _first(f"next: saccade {kinds.of(run.recipe).verb} PICTURE --model {folder}")
+    for name in ("confusion.png", "classes.png", "reconstruction.png"):
+        if (folder / name).exists():
+            _first(f"look: {folder / 'report.html'}, {folder / name}")
+    if verb := kinds.of(run.recipe).verb:
+        _first(f"next: saccade {verb} PICTURE --model {folder}")

@@ -15,7 +15,7 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from PIL import Image
 from timm.data.auto_augment import RandAugment, rand_augment_transform
 from timm.data.mixup import cutmix_bbox_and_lam
@@ -58,8 +58,10 @@ class Normalise:
         self.shift = torch.tensor(self.mean)[:, None, None] / torch.tensor(self.std)[:, None, None]
 
     def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        x = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
-        return x.float().mul_(self.factor).sub_(self.shift)
+        return self.numbers(torch.from_numpy(np.array(image)).permute(2, 0, 1))
+
+    def numbers(self, image: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
+        return image.contiguous().float().mul_(self.factor).sub_(self.shift)
 
     def __repr__(self) -> str:
         return f"Normalise(mean={self.mean}, std={self.std})"

@@ -12,17 +12,18 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from PIL import Image
 from timm.layers import DropPath
 from torch import nn
 from torchvision import transforms as T
 
-from saccade.data import augment
+from saccade.data import augment, mask_augment
 from saccade.data.augment import Transform
 from saccade.data.datasets import Images, hold_out
 from saccade.data.loader import Loader
 from saccade.engine import make
 from saccade.engine.distributed import Group
-from saccade.engine.optim import Average, optimiser, schedule
+from saccade.engine.optim import Average, length, optimiser, schedule
 from saccade.paper import Claim
 from saccade.recipes.recipe import Recipe, change
 
@@ -62,7 +63,7 @@ class Live:
         """The rate at every step of the run."""
         optim = optimiser(self.task, self.recipe.optim, self.recipe.loop.batch)
         plan, found = schedule(optim, self.recipe.schedule, len(self.loader)), []
-        for step in range(self.recipe.schedule.epochs * len(self.loader)):
+        for step in range(length(self.recipe.schedule, len(self.loader))):
             plan.step_update(step)
             found.append(max(group["lr"] for group in optim.param_groups))
         return np.array(found)
@@ -86,16 +87,26 @@ def _warmup(live: Live) -> float:
 
 
 def _shape(live: Live) -> str:
-    """`cosine` if the rates after the peak are one, to a rounding."""
+    """`cosine` if the rates after the peak are one, to a rounding; `poly 0.9` likewise."""
     start = int(live.rates.argmax())
     after = live.rates[start:] / live.rates[start]
-    wave = (1 + np.cos(math.pi * np.arange(len(after)) / len(after))) / 2
-    return "cosine" if np.allclose(after, wave, atol=1e-9) else "another"
+    at = np.arange(len(after)) / len(after)
+    if np.allclose(after, (1 + np.cos(math.pi * at)) / 2, atol=1e-9):
+        return "cosine"
+    half = len(after) // 2
+    if 0 < after[half] < 1:
+        power = round(float(np.log(after[half]) / np.log(1 - at[half])), 6)
+        if np.allclose(after, (1 - at) ** power, atol=1e-9):
+            return f"poly {power:g}"
+    return "another"
 
 
 def _augmentation(live: Live) -> str:
     loader = live.loader
-    if isinstance(loader.transform, Transform):
+    own = getattr(loader.transform, "parts", None)
+    if own is not None:
+        parts = own
+    elif isinstance(loader.transform, Transform):
         parts = augment.parts(loader.transform)
     else:
         from saccade.data import box_augment
@@ -136,6 +147,28 @@ def _crop(live: Live) -> int:
     return next(
         s.size[0] for s in cast(Transform, shown.transform).steps if isinstance(s, T.CenterCrop)
     )
+
+
+def _mask_crop(live: Live) -> int:
+    transform: Any = live.loader.transform
+    return next(step.side for step in transform.steps if isinstance(step, mask_augment.Cut))
+
+
+def _short_side(live: Live) -> int:
+    """Of an image of 300 x 400 pixels as an evaluation shows it."""
+    shown: Any = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
+    return min(shown.transform(Image.new("RGB", (400, 300))).shape[1:])
+
+
+def _loss(live: Live) -> str:
+    """The terms that are minimised, of a task that takes no labels."""
+    blank = torch.zeros(1, 3, 64, 64, device="meta")
+    return ", ".join(live.task.loss(live.task(blank), {}))
+
+
+def _side(live: Live) -> int:
+    transform: Any = live.loader.transform
+    return transform(Image.new("RGB", (400, 300)), 0)[0].shape[-1]
 
 
 def _held_out(live: Live) -> float:
@@ -179,6 +212,11 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
         "yes" if any(d.drop_prob > 0 for d in live.modules(DropPath)) else "no"
     ),
     "centre crop": _crop,
+    "iterations": lambda live: len(live.rates),
+    "random crop": _mask_crop,
+    "test short side": _short_side,
+    "loss": _loss,
+    "image side": _side,
     "held out": _held_out,
     "BN decay": _bn_decay,
     "EMA": _average,

@@ -3,7 +3,6 @@
 import os
 from typing import Any
 
-import timm
 import torch
 from torch import nn
 
@@ -11,19 +10,15 @@ from saccade.data.loader import Loader
 from saccade.data.reader import Readable
 from saccade.engine import kinds
 from saccade.engine.distributed import Group
-from saccade.models import zoo
 from saccade.models.saved import card
 from saccade.recipes import recipe as words
 from saccade.tasks.task import Task
-from saccade.words import nearest
 
 
 def model(recipe: words.Recipe, classes: int) -> nn.Module:
     """The network by name, of saccade or timm, with weights to start from if the recipe asks."""
     asked, kind = recipe.model, kinds.of(recipe)
-    if not timm.is_model(asked.name):
-        close = nearest(asked.name, [*zoo.VARIANTS, *timm.list_models()])
-        raise ValueError(f"no model named {asked.name!r}; did you mean {close!r}?")
+    kind.check(asked.name)
     settings: dict[str, Any] = dict(asked.options)
     if asked.drop_path is not None:
         settings["drop_path_rate"] = asked.drop_path
@@ -57,6 +52,15 @@ def tried(task: Task, recipe: words.Recipe) -> None:
                 f"model {recipe.model.name!r} does not take images of {size} x {size} pixels "
                 f"({why}); change augment.size and test.size, or model.options"
             ) from error
+
+
+def resolved(recipe: words.Recipe, images: int) -> words.Recipe:
+    """Where the recipe counts iterations: with the epochs that so many images make of them."""
+    plan = recipe.schedule
+    if plan.iterations is None:
+        return recipe
+    steps = max(images // recipe.loop.batch, 1)
+    return words.change(recipe, schedule__epochs=-(-plan.iterations // steps))
 
 
 def unstarted(recipe: words.Recipe) -> words.Recipe:

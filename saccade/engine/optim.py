@@ -71,14 +71,19 @@ def _scales(task: Task, optim: Optim) -> dict[str, float]:
     return found
 
 
+def length(plan: Schedule, steps: int) -> int:
+    """Steps in all, where an epoch has `steps`."""
+    return plan.epochs * steps if plan.iterations is None else plan.iterations
+
+
 def schedule(optimizer: torch.optim.Optimizer, plan: Schedule, steps: int) -> Scheduler:
     """timm's schedule in steps, of which an epoch has `steps`; `step_update(n)` sets the rate."""
-    if plan.warmup > plan.epochs:
+    total, warm = length(plan, steps), round(plan.warmup * steps)
+    if warm > total:
         raise ValueError(
             f"schedule: the warm-up lies within the epochs, "
-            f"got warmup={plan.warmup} epochs={plan.epochs}; shorten schedule.warmup"
+            f"got warmup={plan.warmup} epochs={total / steps:g}; shorten schedule.warmup"
         )
-    total, warm = plan.epochs * steps, round(plan.warmup * steps)
     high = optimizer.param_groups[0]["lr"]
     settings: dict[str, Any] = {
         "warmup_t": warm, "warmup_lr_init": plan.start * high, "t_in_epochs": False,

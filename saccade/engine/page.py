@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
+from saccade.engine import kinds
 from saccade.engine.summary import Summary, confused, flat, setting, shown, spoken
 from saccade.recipes import book
 
@@ -17,6 +18,8 @@ MOST_BAD = 200
 PICTURES = {
     "curves": "Training and validation loss, validation figures and learning rate over the epochs",
     "confusion": "Confusion matrix: a row per true class, a column per predicted class",
+    "classes": "Bars: intersection over union of each class",
+    "reconstruction": "Images in the upper row, and beneath what came back of them",
 }
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = """
@@ -61,6 +64,8 @@ def page(summary: Summary, pictures: Mapping[str, bytes], notes: Iterable[str] =
         _section("Evaluations", _evaluations(summary)),
         _section("Curves", _picture("curves", pictures)),
         _section("Confusion", _confusion(summary, pictures)),
+        _section("Classes", _picture("classes", pictures)),
+        _section("Reconstruction", _picture("reconstruction", pictures)),
         _section("Go on", _commands(summary)),
         _section("Images that could not be read", _bad(summary)),
         _section("Recipe as resolved", _recipe(summary)),
@@ -82,9 +87,10 @@ def _head(summary: Summary, title: str) -> str:
     value, figure = summary.value(best), summary.figure
     images = best["val"].get("images")
     of = f" of {images:.0f} validation images" if images else ""
+    classes = f"{len(run.classes)} classes, " if run.classes else ""
     lines = [
         f"<h1>{escape(title)}</h1>",
-        f'<p class="soft">{len(run.classes)} classes, epoch {summary.last["epoch"]} of '
+        f'<p class="soft">{classes}epoch {summary.last["epoch"]} of '
         f"{run.recipe.schedule.epochs}, {summary.minutes:.1f} minutes, seed "
         f"{run.recipe.loop.seed}" + ("" if summary.finished else ", not finished") + "</p>",
         f'<p class="result"><b>{shown(figure, value)}</b> {escape(spoken(figure))}{of}, '
@@ -147,9 +153,10 @@ def _confusion(summary: Summary, pictures: Mapping[str, bytes]) -> str:
 
 def _commands(summary: Summary) -> str:
     folder = shlex.quote(str(summary.run.folder))
+    verb = kinds.of(summary.run.recipe).verb
     commands = [
         *([] if summary.finished else [f"saccade resume {folder}"]),
-        f"saccade predict PICTURE --model {folder}",
+        *([f"saccade {verb} PICTURE --model {folder}"] if verb else []),
         f"saccade eval {folder}",
         f"saccade report {folder}",
     ]

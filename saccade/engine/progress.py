@@ -14,6 +14,7 @@ from rich.progress import (
 )
 
 from saccade.engine.run import Run
+from saccade.engine.summary import shown
 
 WIDTH = 6  # of a column, or as wide as its name
 
@@ -53,8 +54,7 @@ class Screen:
         cells = {
             "epoch": str(line["epoch"]),
             "train loss": f"{self.loss.value:.3f}",
-            **{name: f"{value:.3f}" if "loss" in name else f"{value:.2f}"
-               for name, value in figures.items()},
+            **{name: shown(name, value, unit=False) for name, value in figures.items()},
             "images/s": f"{self._per_second():.0f}",
             "minutes": f"{line['seconds'] / 60:.1f}",
         }  # fmt: skip

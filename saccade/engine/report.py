@@ -1,9 +1,14 @@
-"""What a run leaves for people: curves.png, confusion.png and report.html in its folder.
+"""What a run leaves for people: curves.png and report.html in its folder, and what suits its task.
+
+confusion.png         classes taken for others
+classes.png           how well each class's pixels are found
+reconstruction.png    images above what came back of them
 
 finish(run)      after every evaluation: cheap, and never able to stop a run
 write(summary)   all of it, now
 """
 
+import base64
 import math
 import os
 import time
@@ -11,8 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from saccade.engine import draw
-from saccade.engine.page import page
+from saccade.engine import bars, draw
+from saccade.engine.page import PICTURES, page
 from saccade.engine.run import Run
 from saccade.engine.summary import Summary
 
@@ -67,6 +72,12 @@ def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
     matrix, classes = summary.table
     if matrix:
         made["confusion"] = lambda: draw.confusion(matrix, classes)
+    shares, names = summary.kept.get("iou"), summary.kept.get("classes")
+    if shares and names:
+        made["classes"] = lambda: bars.classes(shares, names)
+    for name, letters in summary.kept.get("pictures", {}).items():
+        if name in PICTURES:
+            made[name] = lambda letters=letters: base64.b64decode(letters)
     return made
 
 

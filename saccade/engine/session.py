@@ -51,6 +51,7 @@ def train(
             )
         recipe = _anywhere(recipe)
         splits = kinds.of(recipe).find(data, recipe.data, recipe.loop.seed)
+        recipe = make.resolved(recipe, len(splits.train))
         run: Run | Exception | None = None
         if group.first:
             try:

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 
 from saccade.engine.run import Run
 from saccade.recipes import book
-from saccade.recipes.recipe import Recipe, to_plain
+from saccade.recipes.recipe import Recipe, from_plain, to_plain
 
 Line = dict[str, Any]
 
 SPOKEN = {"top1": "top-1", "top5": "top-5", "mean_class": "mean of classes"}
+SPOKEN |= {"miou": "mIoU", "pixel_accuracy": "pixel accuracy"}  # all of these in percent
+FINE = ("ssim", "l1")  # told by their later digits
 
 
 class Pair(NamedTuple):
@@ -85,15 +87,20 @@ class Summary:
 
     @property
     def per_epoch(self) -> float:
-        """Steps in an epoch."""
-        return max(self.last["step"] / max(self.last["epoch"], 1), 1)
+        """Steps in an epoch; the last of all may be a shorter one."""
+        first = self.lines[0]
+        return max(first["step"] / max(first["epoch"], 1), 1)
 
     @cached_property
     def table(self) -> tuple[list[list[int]], list[str]]:
         """The confusion matrix (row: the truth) and its classes; empty where none was kept."""
-        kept = _kept(self.run.folder / "tables.json")
-        matrix, classes = kept.get("confusion"), kept.get("classes")
+        matrix, classes = self.kept.get("confusion"), self.kept.get("classes")
         return (matrix, classes) if matrix and classes else ([], [])
+
+    @cached_property
+    def kept(self) -> dict[str, Any]:
+        """What the last evaluation left beside its figures: tables, and pictures in letters."""
+        return _kept(self.run.folder / "tables.json")
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -117,7 +124,10 @@ class Summary:
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """What differs from the recipe of that name: {"optim.lr": (here, there)}."""
         named = book.RECIPES.get(self.run.name)
-        return {} if named is None else differences(self.run.recipe, named)
+        found = {} if named is None else differences(self.run.recipe, named)
+        if self.run.recipe.schedule.iterations is not None:
+            found.pop("schedule.epochs", None)  # follows from the number of images
+        return found
 
     def sentences(self) -> list[str]:
         """What came of the run, and of what it is to be compared with."""
@@ -154,8 +164,7 @@ class Summary:
 
     def parameters(self) -> int | None:
         """Of the network; None where it can no longer be built."""
-        asked = self.run.recipe.model
-        return _parameters(asked.name, len(self.run.classes), json.dumps(asked.options))
+        return _parameters(json.dumps(to_plain(self.run.recipe)), len(self.run.classes))
 
 
 # -- recipes --------------------------------------------------------------------------------
@@ -216,6 +225,8 @@ def shown(figure: str, value: float, unit: bool = True) -> str:
         return f"{value:.0f}"
     if "loss" in figure:
         return f"{value:.3f}"
+    if figure in FINE:
+        return f"{value:.4f}"
     return f"{value:.2f}" + ("%" if unit and figure in SPOKEN else "")
 
 
@@ -255,15 +266,14 @@ def _orderly(value: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _parameters(name: str, classes: int, options: str) -> int | None:
-    import timm
+def _parameters(recipe: str, classes: int) -> int | None:
     import torch
 
-    import saccade  # noqa: F401  (its models are timm's)
+    from saccade.engine import make
 
     try:
         with torch.device("meta"):
-            net = timm.create_model(name, num_classes=classes, **json.loads(options))
+            net = make.model(make.unstarted(from_plain(json.loads(recipe))), classes)
     except Exception:  # timm's models fail in many ways, and a table can do without
         return None
     return sum(p.numel() for p in net.parameters())

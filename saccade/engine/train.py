@@ -23,7 +23,7 @@ from saccade.engine import distributed, make, report
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
-from saccade.engine.optim import Average, optimiser, schedule
+from saccade.engine.optim import Average, length, optimiser, schedule
 from saccade.engine.run import Run, write_json
 from saccade.engine.weights import Weights
 from saccade.tasks.task import Task
@@ -70,7 +70,7 @@ class Training:
 
     @property
     def steps(self) -> int:
-        return self.recipe.schedule.epochs * len(self.train)
+        return length(self.recipe.schedule, len(self.train))
 
     def fit(self) -> None:
         """Train to the end of the schedule, from wherever the state stands."""
@@ -78,19 +78,21 @@ class Training:
         began = time.monotonic() - self.seconds
         with _asked_to_stop() as self.asked:
             if self.owed:
-                self._end(self.step // len(self.train))
+                self._end(-(-self.step // len(self.train)))
             while self.step < self.steps:
                 epoch, at = divmod(self.step, len(self.train))
                 for parts in self.train.epoch(epoch, at):
                     stop = self.advance(parts, bool(self.asked))
                     self.seconds = time.monotonic() - began
-                    ends = self.step % len(self.train) == 0
+                    ends = self.step % len(self.train) == 0 or self.step == self.steps
                     if ends:
                         self._end(epoch + 1)
                     elif stop or (self.loop.save_every and self.step % self.loop.save_every == 0):
                         self.save()
                     if stop and self.step < self.steps:
                         raise Stopped(f"stopped at step {self.step} of {self.steps}")
+                    if self.step == self.steps:  # perhaps amid an epoch
+                        break
 
     def advance(self, parts: list[Batch], stop: bool = False) -> bool:
         """One step, told and noted; whether any process was asked to stop."""
@@ -184,7 +186,7 @@ class Training:
 
         Who asks to stop may not wait for long: an evaluation is broken off, and owed.
         """
-        due = epoch % self.loop.evaluate_every == 0 or epoch == self.recipe.schedule.epochs
+        due = epoch % self.loop.evaluate_every == 0 or self.step == self.steps
         self.owed = False
         try:
             score = self._evaluate(epoch) if due else None

@@ -21,7 +21,7 @@ class Maps(Protocol):
 
 
 class Detector(nn.Module):
-    """A backbone, and what makes boxes of its maps."""
+    """A backbone, and what makes boxes (or a mask) of its maps."""
 
     kind: ClassVar[str]  # the module that builds it
     body: ClassVar[str]  # where the backbone's own parameters begin, as their names say
@@ -37,6 +37,10 @@ class Detector(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the backbone's blocks in backward instead of keeping what they computed."""
         raise NotImplementedError
+
+    def describe(self) -> dict[str, Any]:
+        """What `build` makes this net of again."""
+        return {"kind": self.kind, **self.arguments, "fused": self.fused}
 
     def fuse(self) -> "Detector":
         """Re-parameterise for deployment, exactly: fewer parameters, the same function."""

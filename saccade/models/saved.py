@@ -5,6 +5,7 @@ for a detector, its kind and the arguments of that kind's `build`.
 """
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from saccade.models import detr, retinanet
-from saccade.models.detector import Detector
 from saccade.models.zoo import Classifier
 
-DETECTORS = {"retinanet": retinanet.build, "detr": detr.build}
+# Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
+KINDS = {
+    "retinanet": "saccade.models.retinanet",
+    "detr": "saccade.models.detr",
+    "semantic_fpn": "saccade.models.semantic_fpn",
+    "autoencoder": "saccade.models.autoencoder",
+}
 
 
 def save(
@@ -85,8 +90,8 @@ def _built(about: dict[str, Any], overrides: dict[str, Any], source: str) -> nn.
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:
         model: Any = timm.create_model(about.pop("name"), **about)
-    elif kind in DETECTORS:
-        model = DETECTORS[kind](**about)
+    elif kind in KINDS:
+        model = import_module(KINDS[kind]).build(**about)
     else:
         raise ValueError(f"load: {source!r} is a {kind!r}, which this version does not know")
     return model.eval().fuse() if fused else model.eval()
@@ -111,8 +116,9 @@ def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> Non
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """The arguments that make this model again, one of saccade or of timm."""
-    if isinstance(model, Detector):
-        return {"kind": model.kind, **model.arguments, "fused": model.fused}
+    own = getattr(model, "describe", None)
+    if callable(own):
+        return own()
     if not isinstance(model, Classifier):
         about = card(model)
         options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}

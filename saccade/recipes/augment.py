@@ -1,5 +1,6 @@
 """What a recipe does to images, in training and in evaluation: a pair of groups for each task."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,6 +93,42 @@ class BoxTest:
 
     short: int = 800
     long: int = 1333
+
+    def __post_init__(self) -> None:
+        hold(self, short=SOME, long=SOME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskAugment:
+    """What happens to a training image and its mask, in this order."""
+
+    short: int = 512
+    """The short side is resized to this, times a factor from `scale`."""
+    long: int = 2048
+    """The long side becomes no longer than this, times that factor."""
+    scale: tuple[float, float] = (0.5, 2.0)
+    crop: int = 512
+    """Side of the random square that is cut out."""
+    single: float = 1.0
+    """A square in which one class has a larger share than this is drawn again, a few times."""
+    flip: float = 0.5
+    jitter: float = 0.0
+    """Strength of colour jitter (brightness, contrast, saturation)."""
+
+    def __post_init__(self) -> None:
+        hold(self, short=SOME, long=SOME, crop=(32, math.inf), single=SHARE, flip=SHARE)
+        hold(self, jitter=COUNT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskTest:
+    """What happens to an image whose pixels are told apart: a resize, the aspect kept.
+
+    Figures are counted at the image's own size.
+    """
+
+    short: int = 512
+    long: int = 2048
 
     def __post_init__(self) -> None:
         hold(self, short=SOME, long=SOME)

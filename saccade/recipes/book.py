@@ -1,11 +1,14 @@
 """All recipes by name."""
 
 from saccade.paper import Claim
-from saccade.recipes import detect, linglo, qna, quick, sasa
+from saccade.recipes import detect, linglo, qna, quick, sasa, segment
 from saccade.recipes.recipe import Recipe
 from saccade.words import nearest
 
-BOOKS = {"quick": quick, "detect": detect, "linglo": linglo, "qna": qna, "sasa": sasa}
+BOOKS = {
+    "quick": quick, "detect": detect, "segment": segment, "linglo": linglo, "qna": qna,
+    "sasa": sasa,
+}  # fmt: skip
 RECIPES: dict[str, Recipe] = {
     name: recipe for book in BOOKS.values() for name, recipe in book.RECIPES.items()
 }

@@ -11,9 +11,9 @@ import types
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from saccade.recipes.augment import Augment, BoxAugment, BoxTest, Test
+from saccade.recipes.augment import Augment, BoxAugment, BoxTest, MaskAugment, MaskTest, Test
 from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
-from saccade.recipes.task import Classify, Detr, Distill, RetinaNet
+from saccade.recipes.task import AutoEncode, Classify, Detr, Distill, RetinaNet, Segment
 from saccade.words import nearest
 
 
@@ -78,6 +78,8 @@ class Schedule:
     """How the rate goes: linear warm-up, then a decay by steps, not epochs."""
 
     epochs: int
+    iterations: int | None = None
+    """Steps in all, instead of whole epochs: then these follow from the number of images."""
     warmup: float = 0.0
     """Epochs from `start` to the peak."""
     start: float = 0.0
@@ -92,7 +94,7 @@ class Schedule:
     """Exponent of poly."""
 
     def __post_init__(self) -> None:
-        hold(self, epochs=SOME, warmup=COUNT)
+        hold(self, epochs=SOME, iterations=SOME, warmup=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +136,10 @@ class Recipe:
     about: str
     """Section of the paper, command, hours on which machine, result to expect."""
     model: Model
-    task: Classify | Distill | RetinaNet | Detr
+    task: Classify | Distill | RetinaNet | Detr | Segment | AutoEncode
     data: Data = Data()
-    augment: Augment | BoxAugment
-    test: Test | BoxTest
+    augment: Augment | BoxAugment | MaskAugment
+    test: Test | BoxTest | MaskTest
     optim: Optim
     schedule: Schedule
     loop: Loop

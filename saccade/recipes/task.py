@@ -1,5 +1,6 @@
 """What a recipe trains for: one of these is its `task`."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,3 +91,37 @@ class Detr:
 
     def __post_init__(self) -> None:
         hold(self, queries=SOME, dim=SOME, dropout=SHARE, nothing=SHARE, score=SHARE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Task: a class for every pixel, by SemanticFPN, and cross-entropy."""
+
+    dim: int = 256
+    """Channels of the pyramid."""
+    inner: int = 128
+    """Channels of the towers that bring each level to a quarter of the image's size."""
+    window: int | None = None
+    """Side of the windows through which an evaluated image is looked at; the whole if None."""
+    overlap: float = 0.5
+    """Share of a window that the next one sees again, at least."""
+
+    def __post_init__(self) -> None:
+        hold(self, dim=SOME, inner=SOME, window=(64, math.inf), overlap=(0, 0.9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoEncode:
+    """Task: the image itself, through a narrow middle, and L1 loss."""
+
+    encoder: Literal["conv", "max", "qna"] = "qna"
+    """Five ways down: strided convolution, convolution and maximum, or QnA."""
+    decoder: Literal["bilinear", "transpose", "qna"] = "qna"
+    """Five ways up: bilinear and convolution, transposed convolution, or QnA."""
+    start: Literal["even", "bilinear"] = "even"
+    """What QnA's ways up begin as: the mean of a window, or bilinear interpolation."""
+    dim: int = 32
+    """Channels at full size; twice as many after each way down, up to eight times."""
+
+    def __post_init__(self) -> None:
+        hold(self, dim=SOME)

@@ -53,6 +53,10 @@ def test_a_claim_notices_a_change():
         "backbone rate": change(book.find("qna_t_detr"), optim__backbone=1.0),
         "crop": change(book.find("sasa_retinanet50"), augment__crop=512),
         "flip": change(book.find("sasa_retinanet50"), augment__flip=0.4),
+        "iterations": change(book.find("linglo_b0_semantic_fpn"), schedule__iterations=39_000),
+        "random crop": change(book.find("linglo_b0_semantic_fpn"), augment__crop=480),
+        "test short side": change(book.find("linglo_b0_semantic_fpn"), test__short=600),
+        "image side": change(book.find("autoencode_qna"), augment__size=128),
     }
     for what, recipe in wrong.items():
         claim = next(c for _, c in CLAIMS if c.what == what)

@@ -120,3 +120,14 @@ def test_a_backbone_may_learn_more_slowly_than_the_rest():
     assert {rate for name, rate in rates.items() if ".backbone." not in name} == {1.0}
     with pytest.raises(ValueError, match=r"optim\.backbone: this network has no backbone apart"):
         groups(Classify(nn.Linear(2, 2), ("a", "b")), Optim(name="adamw", lr=1.0, backbone=0.1))
+
+
+def test_iterations_stand_for_epochs():
+    live = optimiser(task(), Optim(name="adamw", lr=1.0), 1)
+    plan = Schedule(epochs=1, iterations=50, shape="poly", power=0.9)
+    clock = schedule(live, plan, 7)
+    for step in (0, 10, 49):
+        clock.step_update(step)
+        assert live.param_groups[0]["lr"] == pytest.approx((1 - step / 50) ** 0.9)
+    with pytest.raises(ValueError, match="the warm-up lies within the epochs"):
+        schedule(live, Schedule(epochs=9, iterations=10, warmup=2), 7)

@@ -13,6 +13,7 @@ import torch
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run
+from saccade.engine.summary import Summary
 from saccade.engine.train import Stopped, Training, rng, seed, set_rng
 from saccade.recipes.recipe import change, to_plain
 from saccade.tasks.metrics import Confusion
@@ -48,8 +49,8 @@ def test_it_learns(name, data, tmp_path):
     lines = run.lines()
     assert [line["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert max(line["val"]["top1"] for line in lines) > 70  # chance: 33
-    _, notes = session.opened(run.folder)
-    assert notes["classes"] == ["blue", "green", "red"]
+    ready = session.opened(run.folder)
+    assert ready.classes == ["blue", "green", "red"]
     figures = session.evaluate(run.folder, str(data)).compute()
     assert figures["top1"] == max(line["val"]["top1"] for line in lines)
 
@@ -250,3 +251,33 @@ def test_a_recipe_on_disk_is_the_recipe(unbroken):
 def test_the_rate_told_is_the_peak_where_early_blocks_learn_more_slowly(unbroken):
     told = max(line["rate"] for line in unbroken.lines("steps.jsonl"))
     assert told == pytest.approx(FULL.optim.lr)
+
+
+def test_a_run_may_count_iterations(data, tmp_path):
+    """Three steps an epoch, ten in all: the last evaluation comes amid the fourth epoch."""
+    recipe = change(PLAIN, schedule__iterations=10, schedule__epochs=99, loop__evaluate_every=2)
+    run = fit(recipe, data, tmp_path / "run")
+    lines = run.lines()
+    assert [(line["epoch"], line["step"]) for line in lines] == [(2, 6), (4, 10)]
+    assert run.recipe.schedule.epochs == 4
+    assert Checkpoints(run.folder).load()[0]["step"] == 10
+    summary = Summary.of(run)
+    assert summary.finished
+    assert summary.per_epoch == 3
+    assert "schedule.epochs" not in summary.changed
+    rates = [line["rate"] for line in run.lines("steps.jsonl")]
+    assert len(rates) == 10
+    assert rates[-1] < 0.1 * max(rates)
+
+
+def begin_counted(data, out, step):
+    fit(change(FULL, schedule__iterations=8), data, out, At(step, kill_self))
+
+
+def test_counted_iterations_go_on_bit_for_bit(data, tmp_path):
+    """Killed amid the last epoch, which is not a whole one."""
+    whole = fit(change(FULL, schedule__iterations=8), data, tmp_path / "whole")
+    out = tmp_path / "broken"
+    assert apart(begin_counted, data, out, 7) == [-signal.SIGKILL]
+    session.resume(out, device="cpu")
+    assert_equal_runs(whole, Run.open(out))

@@ -12,6 +12,7 @@ from saccade.recipes import recipe as words
 __all__ = ["Kind", "kept", "named", "of"]
 
 FILES = {"Classify": "classify", "Distill": "classify", "RetinaNet": "boxes", "Detr": "boxes"}
+FILES |= {"Segment": "masks", "AutoEncode": "pictures"}
 
 
 def of(recipe: words.Recipe) -> Kind:

@@ -4,12 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import timm
 from torch import nn
 
 from saccade.data.datasets import Splits
 from saccade.data.reader import Readable
+from saccade.models import zoo
 from saccade.recipes.recipe import Data, Recipe
 from saccade.tasks.task import Task
+from saccade.words import nearest
 
 Colour = Sequence[float]
 Shown = Callable[..., Any]  # (image, target) to (tensor, target); (image) to a tensor
@@ -42,6 +45,12 @@ class Kind(ABC):
 
     @abstractmethod
     def test(self, test: Any, mean: Colour, std: Colour) -> Shown: ...
+
+    def check(self, name: str) -> None:
+        """Refuse a network's name that is unknown, with the nearest."""
+        if not timm.is_model(name):
+            close = nearest(name, [*zoo.VARIANTS, *timm.list_models()])
+            raise ValueError(f"no model named {name!r}; did you mean {close!r}?")
 
     def over_batches(self, augment: Any, /) -> dict[str, Any]:
         """What a loader does to whole batches."""

@@ -1,0 +1,303 @@
+"""From a folder of images and masks to a training and a validation set.
+
+    FOLDER/images/{train,val}/NAME.jpg              or images/NAME.jpg, part of it held out
+    FOLDER/masks/{train,val}/NAME.png               or semantic, labels, annotations
+    FOLDER/classes.json                             or in the folder of masks
+
+    {"classes": ["sky", "road", ...], "ignore_index": 255}      ids 0, 1, ...
+    {"classes": {"1": "person", "200": "rug"}, "ignore_index": 0}
+
+ADE20K's own layout (images/training, annotations/training, objectInfo150.txt) is the same with
+ids 1 to 150, of which 0 is no class.
+
+A mask is a PNG of one id a pixel, grey or with a palette. Inside, classes are 0, 1, ... and IGNORED
+is what no loss or figure looks at: unlabelled pixels, and ids that no class has.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+from PIL import Image
+
+from saccade.data import picture
+from saccade.data.datasets import Splits
+from saccade.data.images import Images, Strings, Unreadable
+from saccade.data.mask_check import check
+from saccade.recipes.recipe import Data
+from saccade.words import nearest
+
+IGNORED = 255
+IDS = 2**16  # a mask may have 16 bits
+FOLDERS = ("masks", "semantic", "labels", "annotations")
+SPLITS = {"train": ("train", "training"), "val": ("val", "validation", "valid", "test")}
+KNOWN = "images/{train,val}/NAME.jpg, masks/{train,val}/NAME.png and classes.json"
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the ids of masks mean."""
+
+    names: list[str]
+    ids: list[int]
+    """Of each class, in the masks."""
+    ignored: tuple[int, ...]
+    """Ids that are meant to be no class."""
+
+    def table(self) -> UInt8[np.ndarray, "ids"]:
+        """From a mask's id to the class's number, or IGNORED."""
+        table = np.full(IDS, IGNORED, np.uint8)
+        table[self.ids] = np.arange(len(self.ids))
+        return table
+
+
+class Masks(Images):
+    """Pictures with a class for each pixel."""
+
+    def __init__(
+        self,
+        root: Path,
+        images: Sequence[str],
+        masks: Sequence[str],
+        legend: Legend,
+        table: UInt8[np.ndarray, "ids"] | None = None,
+        classes: list[str] | None = None,
+    ):
+        self.root, self.legend = root, legend
+        self.images, self.masks = Strings(images), Strings(masks)
+        self.table = legend.table() if table is None else table
+        self.classes = legend.names if classes is None else classes
+        self.labels = np.zeros(len(images), np.int64)  # an image has no one class
+
+    def read(self, i: int) -> tuple[Image.Image, UInt8[np.ndarray, "H W"]]:
+        photo = picture.rgb(self.root / self.images[i], self.name(i))
+        ids = self.ids(i)
+        if ids.shape != (photo.height, photo.width):
+            H, W = ids.shape
+            raise Unreadable(
+                self.name(i),
+                f"its mask is {W} x {H} pixels and the image {photo.width} x {photo.height}",
+            )
+        return photo, self.table[ids]
+
+    def ids(self, i: int) -> Integer[np.ndarray, "H W"]:
+        """The mask as it is on disk."""
+        name = str(self.root / self.masks[i])
+        try:
+            with Image.open(name) as file:
+                if len(file.getbands()) > 1:
+                    raise ValueError(f"a mask of mode {file.mode}; it takes one id a pixel")
+                return np.asarray(file, np.int64).clip(0, IDS - 1)
+        except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
+            raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+
+    def name(self, i: int) -> str:
+        return str(self.root / self.images[i])
+
+    def parts(self) -> list[np.ndarray]:
+        strings = (self.images, self.masks)
+        return [part for s in strings for part in (s.text, s.ends)] + [self.table]
+
+    def some(self, chosen: Sequence[int]) -> "Masks":
+        images, masks = ([s[i] for i in chosen] for s in (self.images, self.masks))
+        return Masks(self.root, images, masks, self.legend, self.table, self.classes)
+
+
+def find(path: str, data: Data, seed: int = 0) -> Splits:
+    """The images and masks at a path; what is odd is told, what cannot be used is refused."""
+    place, legend = Path(path), _legend(Path(path))
+    findings: dict[str, list[str]] = {}
+    train, val = (_pairs(place, split, legend, findings) for split in SPLITS)
+    if train is None:
+        train = _pairs(place, "", legend, findings)
+    if train is None or not len(train):
+        raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
+    if val is None:
+        train, val = _held_out(train, data.holdout, seed)
+    if not len(val):
+        raise ValueError(f"{place.name}: no validation image has a mask; wanted: {KNOWN}")
+    warnings = _told(findings)
+    for part in (train, val):
+        warnings += check(part, findings)
+    about = (
+        f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate, "
+        f"{len(legend.names)} classes"
+    )
+    notes = {"ids": legend.ids, "ignored": list(legend.ignored)}
+    return Splits(train, val, legend.names, about, warnings, notes, findings)
+
+
+def every(path: str, classes: list[str]) -> Masks:
+    """What there is to test a model on: a validation set, or else all images that have a mask."""
+    place, legend = Path(path), _legend(Path(path))
+    for split in ("val", "", "train"):
+        found = _pairs(place, split, legend, {})
+        if found is not None and len(found):
+            return aligned(found, classes)
+    raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
+
+
+def aligned(images: Masks, classes: list[str]) -> Masks:
+    """The images with masks as numbered in another list of classes, such as a trained model's."""
+    if images.classes == classes:
+        return images
+    numbers = {name: i for i, name in enumerate(classes)}
+    for name in images.classes:
+        if name not in numbers:
+            raise ValueError(
+                f"class {name!r} is not among the model's {len(classes)}; "
+                f"did you mean {nearest(name, classes)!r}?"
+            )
+    to = np.full(IGNORED + 1, IGNORED, np.uint8)
+    to[: len(images.classes)] = [numbers[name] for name in images.classes]
+    every_one = range(len(images))
+    inner = images.some(every_one)
+    inner.table, inner.classes = to[images.table], classes
+    return inner
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str]]) -> Masks | None:
+    """Images of a split with their masks, by name; None if there is no such split."""
+    for called in SPLITS[split] if split else ("",):
+        images = place / "images" / called
+        masks = _masks(place) / called
+        if called and not images.is_dir():
+            continue
+        photos = _files(images, picture.ENDINGS, deep=bool(called))
+        drawn = _files(masks, (".png",), deep=bool(called)) if masks.is_dir() else {}
+        if not called and not photos:
+            return None
+        lone = [str(photos[key].relative_to(place)) for key in photos if key not in drawn]
+        blank = [str(drawn[key].relative_to(place)) for key in drawn if key not in photos]
+        for kind, names in (("no mask", lone), ("no image", blank)):
+            if names:
+                findings.setdefault(kind, []).extend(names)
+        both = [key for key in photos if key in drawn]
+        return Masks(
+            place,
+            [str(photos[key].relative_to(place)) for key in both],
+            [str(drawn[key].relative_to(place)) for key in both],
+            legend,
+        )
+    return None
+
+
+def _files(folder: Path, endings: Sequence[str], deep: bool) -> dict[str, Path]:
+    """Files below a folder by their path without the ending, in order."""
+    found = sorted(folder.rglob("*") if deep else folder.glob("*"))
+    return {
+        str(path.relative_to(folder).with_suffix("")): path
+        for path in found
+        if path.suffix.lower() in endings and not path.name.startswith(".")
+    }
+
+
+def _masks(place: Path) -> Path:
+    """The folder of masks: the first of those known that holds a PNG."""
+    for name in FOLDERS:
+        if next((place / name).rglob("*.png"), None) is not None:
+            return place / name
+    wanted = ", ".join(FOLDERS)
+    raise ValueError(f"{str(place)!r} has no masks: no PNG in any folder of {wanted}; {KNOWN}")
+
+
+def _held_out(images: Masks, share: float, seed: int) -> tuple[Masks, Masks]:
+    if not 0 < share < 1:
+        raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
+    if len(images) < 2:
+        raise ValueError(
+            "one image with a mask leaves none to validate; add images or a val folder"
+        )
+    order = np.random.default_rng((seed, 0)).permutation(len(images))
+    count = min(max(1, round(share * len(images))), len(images) - 1)
+    kept, held = np.sort(order[count:]), np.sort(order[:count])
+    return images.some(kept.tolist()), images.some(held.tolist())
+
+
+def _told(findings: dict[str, list[str]]) -> list[str]:
+    said = {
+        "no mask": "{n} images have no mask and are left out, such as {first!r}",
+        "no image": "{n} masks have no image and are left out, such as {first!r}",
+    }
+    return [
+        said[kind].format(n=len(names), first=names[0])
+        for kind, names in findings.items()
+        if kind in said
+    ]
+
+
+# -- classes --------------------------------------------------------------------------------
+
+
+def _legend(place: Path) -> Legend:
+    if not place.is_dir():
+        raise FileNotFoundError(f"no folder {str(place)!r}; check the path")
+    if not (place / "images").is_dir():
+        raise ValueError(f"{str(place)!r} has no folder 'images'; wanted: {KNOWN}")
+    folder = _masks(place)
+    file = next((f for f in (place / "classes.json", folder / "classes.json") if f.is_file()), None)
+    if file is not None:
+        return _written(file)
+    if (place / "objectInfo150.txt").is_file() or (place / "images" / "training").is_dir():
+        return _ade20k(place / "objectInfo150.txt")
+    raise ValueError(
+        f"{str(place)!r} has no classes.json, so nobody knows what the masks mean; write one: "
+        '{"classes": ["sky", "road"], "ignore_index": 255}'
+    )
+
+
+def _written(file: Path) -> Legend:
+    """classes.json, checked."""
+    where = str(file)
+    try:
+        plain = json.loads(file.read_text())
+        classes, ignored = plain["classes"], plain.get("ignore_index", IGNORED)
+        pairs = classes.items() if isinstance(classes, dict) else enumerate(classes)
+        ignored = tuple(map(int, ignored if isinstance(ignored, list) else [ignored]))
+        known = {int(key): str(name) for key, name in pairs if int(key) not in ignored}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f'{where!r}: wanted {{"classes": ["sky", "road"], "ignore_index": 255}}, '
+            f"with names in the order of their ids or by id ({type(error).__name__}: {error})"
+        ) from error
+    return _legend_of(where, known, ignored)
+
+
+def _ade20k(file: Path) -> Legend:
+    """The 150 classes of ADE20K's challenge; their names are in a file that comes with it."""
+    known = {i: f"class {i}" for i in range(1, 151)}
+    if file.is_file():
+        lines = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
+        try:
+            known = {int(line[0]): line[-1].split(",")[0].strip() for line in lines}
+        except ValueError as error:
+            raise ValueError(f"{str(file)!r} is not ADE20K's list of classes ({error})") from error
+        known = _apart(known)
+    return _legend_of(str(file), known, (0,))
+
+
+def _apart(known: dict[int, str]) -> dict[int, str]:
+    """Two of ADE20K's classes share their first word; the second gets its id beside it."""
+    seen: set[str] = set()
+    for i, name in known.items():
+        known[i] = f"{name} {i}" if name in seen else name
+        seen.add(name)
+    return known
+
+
+def _legend_of(where: str, known: dict[int, str], ignored: tuple[int, ...]) -> Legend:
+    ids, names = sorted(known), [known[i] for i in sorted(known)]
+    if not 2 <= len(names) <= IGNORED:
+        raise ValueError(f"{where!r}: from 2 to {IGNORED} classes, got {len(names)}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{where!r}: two classes are called {twice!r}; tell them apart")
+    if ids[0] < 0 or ids[-1] >= IDS:
+        raise ValueError(f"{where!r}: ids go from 0 to {IDS - 1}, got {ids[0]} to {ids[-1]}")
+    return Legend(names, ids, ignored)

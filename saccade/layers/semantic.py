@@ -1,0 +1,119 @@
+"""Panoptic-FPN's semantic branch: a backbone's maps become one, a quarter of the image's size.
+
+    L_i = 1x1 conv of C_i                              every map at one width
+    M_i = L_i + M_i+1, each of its pixels twice        from the coarsest down
+    P_i = 3x3 conv of M_i
+    T_i = (3x3 conv, GroupNorm, ReLU, x2 bilinear) until P_i is at stride 4; once, without x2, if it
+          is there already
+    S   = sum over levels of T_i
+
+Maps are ceil(size / stride), so twice a map may be one row or column too many: it is cut off, and
+every pixel stays where it was.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+STRIDE = 4  # of the sum
+
+
+def raised(
+    x: Float[Tensor, "B C h w"], times: int, size: Sequence[int]
+) -> Float[Tensor, "B C H W"]:
+    """Bilinear, each pixel to times x times of them, cut to `size`; nothing is moved."""
+    x = F.interpolate(x, scale_factor=times, mode="bilinear", align_corners=False)
+    return x[..., : size[0], : size[1]]
+
+
+class TopDown(nn.Module):
+    """Maps of a backbone, finest first, to as many of one width that know what the coarser saw."""
+
+    def __init__(self, widths: Sequence[int], dim: int = 256):
+        super().__init__()
+        self.lateral = nn.ModuleList(nn.Conv2d(width, dim, 1) for width in widths)
+        self.smooth = nn.ModuleList(nn.Conv2d(dim, dim, 3, padding=1) for _ in widths)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for conv in (*self.lateral, *self.smooth):
+            if isinstance(conv, nn.Conv2d) and conv.bias is not None:
+                nn.init.kaiming_uniform_(conv.weight, a=1)
+                nn.init.zeros_(conv.bias)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        merged = [lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)]
+        for i in reversed(range(len(merged) - 1)):
+            size = merged[i].shape[2:]
+            merged[i] = merged[i] + F.interpolate(merged[i + 1], size=size, mode="nearest")
+        return [smooth(x) for smooth, x in zip(self.smooth, merged, strict=True)]
+
+
+class Tower(nn.Module):
+    """One level brought to stride 4: a convolution for each doubling, and at least one."""
+
+    def __init__(self, dim: int, inner: int, stride: int):
+        super().__init__()
+        doublings = math.log2(stride / STRIDE)
+        if doublings < 0 or doublings % 1:
+            raise ValueError(
+                f"Tower: a map's stride is {STRIDE} times a power of two, got {stride=}"
+            )
+        self.doublings = int(doublings)
+        widths = [dim, *[inner] * max(self.doublings, 1)]
+        self.mix = nn.ModuleList(
+            nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(widths)
+        )
+        groups = math.gcd(32, inner)
+        self.norm = nn.ModuleList(nn.GroupNorm(groups, inner) for _ in self.mix)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for conv in self.mix:
+            if isinstance(conv, nn.Conv2d):
+                nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(
+        self, x: Float[Tensor, "B C h w"], image: Sequence[int]
+    ) -> Float[Tensor, "B D H W"]:
+        """`image`: height and width of the image that the map is of."""
+        for i, (mix, norm) in enumerate(zip(self.mix, self.norm, strict=True)):
+            x = F.relu(norm(mix(x)))
+            if self.doublings:
+                stride = STRIDE * 2 ** (self.doublings - 1 - i)
+                x = raised(x, 2, [-(-side // stride) for side in image])
+        return x
+
+
+class SemanticBranch(nn.Module):
+    """Maps of a backbone, finest first, to the logits of every fourth pixel each way."""
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        strides: Sequence[int],
+        classes: int,
+        dim: int = 256,
+        inner: int = 128,
+    ):
+        super().__init__()
+        self.pyramid = TopDown(widths, dim)
+        self.towers = nn.ModuleList(Tower(dim, inner, stride) for stride in strides)
+        self.classify = nn.Conv2d(inner, classes, 1)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.classify.weight, std=0.01)
+        if self.classify.bias is not None:
+            nn.init.zeros_(self.classify.bias)
+
+    def forward(self, maps: Sequence[Tensor], image: Sequence[int]) -> Float[Tensor, "B K h w"]:
+        levels = self.pyramid(maps)
+        total = self.towers[0](levels[0], image)
+        for tower, level in zip(self.towers[1:], levels[1:], strict=True):
+            total = total + tower(level, image)
+        return self.classify(total)

@@ -1,0 +1,153 @@
+"""The auto-encoder of QnA's supplement, section 7: five ways down, five ways up.
+
+    encoder  conv       3x3 convolution with stride 2, instance norm           ConvS2-IN
+             max        3x3 convolution, instance norm, maximum of 2x2         Conv-IN-Max
+             qna        layer norm, 3x3 QnA of one query with stride 2         LN-QnA
+    decoder  bilinear   x2 bilinear, 3x3 convolution, instance norm            Bilinear-Conv-IN
+             transpose  transposed convolution (4x4, stride 2), instance norm  ConvTranspose-IN
+             qna        layer norm, 3x3 up-sampling QnA                        LN-UQnA
+
+The supplement prints no widths, nor how three colours become channels and back. Here every net has
+the same 3x3 convolution before and after, widths that double up to eight times, and a ReLU after
+each instance norm; QnA has none, for its softmax bends enough.
+
+Up-sampling QnA begins "even", as QnA does: its position table is 0, each new pixel is about the
+mean of the window, and five layers of that are a blur which takes many steps to leave. It may begin
+"bilinear" instead: with the table at the logarithm of bilinear weights.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from saccade.layers.qna import LearnedQueryAttention, LearnedQueryUpsampling
+
+LEVELS = 5
+STEP = 2**LEVELS
+LEAST = 2 * STEP  # pixels a side: an instance of one pixel has no variance
+ENCODERS, DECODERS = ("conv", "max", "qna"), ("bilinear", "transpose", "qna")
+STARTS = ("even", "bilinear")
+HEAD = 8  # channels of a QnA head
+
+
+class Attend(nn.Module):
+    """Layer norm and QnA, NCHW in and out."""
+
+    def __init__(self, dim: int, mix: LearnedQueryAttention):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim, eps=1e-6)
+        self.mix = mix
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D Ho Wo"]:
+        return self.mix(self.norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
+
+
+def _normed(dim: int) -> list[nn.Module]:
+    return [nn.InstanceNorm2d(dim, affine=True), nn.ReLU()]
+
+
+def down(kind: str, dim: int, out: int) -> nn.Module:
+    """Halve the map."""
+    if kind == "qna":
+        return Attend(dim, LearnedQueryAttention(dim, _heads(out), 3, 2, queries=1, width=out))
+    if kind == "conv":
+        return nn.Sequential(nn.Conv2d(dim, out, 3, 2, padding=1, bias=False), *_normed(out))
+    conv = nn.Conv2d(dim, out, 3, padding=1, bias=False)
+    return nn.Sequential(conv, *_normed(out), nn.MaxPool2d(2))
+
+
+def up(kind: str, dim: int, out: int, start: str = "even") -> nn.Module:
+    """Double the map."""
+    if kind == "qna":
+        mix = LearnedQueryUpsampling(dim, _heads(out), 3, 2, width=out)
+        if start == "bilinear":
+            begin_bilinear(mix)
+        return Attend(dim, mix)
+    if kind == "transpose":
+        conv = nn.ConvTranspose2d(dim, out, 4, 2, padding=1, bias=False)
+        return nn.Sequential(conv, *_normed(out))
+    raise_ = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False)
+    return nn.Sequential(raise_, nn.Conv2d(dim, out, 3, padding=1, bias=False), *_normed(out))
+
+
+@torch.no_grad()
+def begin_bilinear(mix: LearnedQueryUpsampling) -> None:
+    """Let each new pixel begin as bilinear interpolation has it, and a little of the window."""
+    side = torch.tensor([[1, 3, 0], [0, 3, 1]], device=mix.rpe.device) / 4  # new pixel, place
+    near = torch.einsum("iy,jx->yxij", side, side).flatten(2)  # query 2 i + j
+    mix.rpe.copy_((near + 1 / 64).log()[..., None].expand_as(mix.rpe))
+
+
+def _heads(dim: int) -> int:
+    return max(dim // HEAD, 1)
+
+
+class AutoEncoder(nn.Module):
+    """An image in 0..1 to a small map of many channels, and back."""
+
+    def __init__(
+        self,
+        encoder: str = "qna",
+        decoder: str = "qna",
+        dim: int = 32,
+        in_chans: int = 3,
+        start: str = "even",
+    ):
+        super().__init__()
+        for what, kind, known in (
+            ("encoder", encoder, ENCODERS), ("decoder", decoder, DECODERS),
+            ("start", start, STARTS),
+        ):  # fmt: skip
+            if kind not in known:
+                raise ValueError(f"AutoEncoder: {what} must be one of {known}, got {kind!r}")
+        if dim % HEAD:
+            raise ValueError(f"AutoEncoder: dim must be a multiple of {HEAD}, got {dim=}")
+        self.made: dict[str, Any] = {
+            "encoder": encoder, "decoder": decoder, "dim": dim, "in_chans": in_chans,
+            "start": start,
+        }  # fmt: skip
+        self.widths = [dim * min(2**i, 8) for i in range(LEVELS + 1)]
+        self.stem = nn.Conv2d(in_chans, dim, 3, padding=1)
+        wide = self.widths
+        self.encoder = nn.Sequential(*(down(encoder, wide[i], wide[i + 1]) for i in range(LEVELS)))
+        self.decoder = nn.Sequential(
+            *(up(decoder, wide[i + 1], wide[i], start) for i in reversed(range(LEVELS)))
+        )
+        self.colour = nn.Conv2d(dim, in_chans, 3, padding=1)
+        self.default_cfg: dict[str, Any] = {
+            "architecture": "autoencoder", "input_size": (in_chans, 256, 256),
+            "mean": (0.0,) * in_chans, "std": (1.0,) * in_chans,
+        }  # fmt: skip
+
+    def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """The narrow middle: a pixel for each 32 x 32, of images of such sizes."""
+        return self.encoder(self.stem(2 * image - 1))
+
+    def decode(self, code: Float[Tensor, "B D h w"]) -> Float[Tensor, "B C H W"]:
+        return (self.colour(self.decoder(code)) + 1) / 2
+
+    def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        """Sides that are no multiple of 32, or less than 64, are filled up with the border."""
+        H, W = image.shape[2:]
+        beyond = [max(-(-side // STEP) * STEP, LEAST) - side for side in (H, W)]
+        if any(beyond):
+            image = F.pad(image, (0, beyond[1], 0, beyond[0]), mode="replicate")
+        return self.decode(self.encode(image))[..., :H, :W]
+
+    def group_matcher(self, coarse: bool = False) -> dict:
+        """timm's names of what comes after what."""
+        return {
+            "stem": r"^stem",
+            "blocks": r"^encoder\.(\d+)",
+        }
+
+    def describe(self) -> dict[str, Any]:
+        """What `build` makes this net of again."""
+        return {"kind": "autoencoder", **self.made}
+
+
+def build(**arguments: Any) -> AutoEncoder:
+    return AutoEncoder(**arguments)

@@ -1,0 +1,54 @@
+"""`saccade segment`, as typed."""
+
+import json
+
+import pytest
+
+from saccade.recipes.recipe import change
+from tests.data.scenes import folder
+from tests.engine.dense import SEGMENT
+from tests.engine.small import fit
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    data = folder(tmp_path_factory.mktemp("sea"))
+    run_ = fit(change(SEGMENT, schedule__epochs=1), data, tmp_path_factory.mktemp("runs") / "run")
+    return data, run_.folder
+
+
+def test_pictures_and_folders(run, trained, tmp_path):
+    data, model = trained
+    out = tmp_path / "out"
+    code, said = run(
+        "segment", str(data / "images" / "val"), "--model", str(model), "--out", str(out)
+    )
+    assert code == 0, said
+    assert said.count("_overlay.png: ") == 4
+    assert len(list(out.iterdir())) == 8
+    code, said = run(
+        "segment", str(data / "images" / "val" / "0.jpg"), "--model", str(model), "--out", str(out),
+        "--json", "--window", "64",
+    )  # fmt: skip
+    assert code == 0, said
+    line = json.loads(said)
+    assert sum(line["shares"].values()) == pytest.approx(1)
+    assert line["mask"].endswith("0_mask.png")
+
+
+def test_an_unreadable_picture_is_told_and_the_rest_done(run, trained, tmp_path):
+    data, model = trained
+    (tmp_path / "broken.png").write_bytes(b"")
+    words = [str(tmp_path / "broken.png"), str(data / "images" / "val" / "1.jpg")]
+    code, said = run("segment", *words, "--model", str(model), "--out", str(tmp_path / "out"))
+    assert code == 1
+    assert "is no readable picture" in said
+    assert "1_overlay.png: " in said
+    assert "Traceback" not in said
+
+
+def test_without_a_model(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, said = run("segment", "a.jpg")
+    assert code == 2
+    assert "segment: with which model?" in said
