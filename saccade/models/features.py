@@ -10,6 +10,7 @@ fresh LayerNorm of its own. Families whose stages end in a norm (LinGlo) or in a
 one (SASA) need nothing, and timm's maps are taken as `features_only` gives them.
 """
 
+from collections.abc import Iterable
 from typing import Any, cast
 
 import timm
@@ -47,6 +48,11 @@ class Features(nn.Module):
             norms = (*self.norms, self.body.norm)
             maps = [norm(x) for norm, x in zip(norms, maps, strict=True)]
         return maps
+
+    def only(self, taken: Iterable[int]) -> None:
+        """Norm no other maps than these: what is never used would never learn."""
+        for i in set(range(len(self.norms))) - set(taken):
+            self.norms[i] = nn.Identity()
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute blocks in backward instead of keeping what they computed."""

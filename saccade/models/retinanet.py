@@ -54,6 +54,9 @@ class RetinaNet(Detector):
                 f"RetinaNet: the pyramid stands on three maps, each half as fine as the one "
                 f"before, got strides={maps.strides}; try a backbone with stages"
             )
+        if isinstance(backbone, features.Features):
+            count = len(backbone.strides)
+            backbone.only(range(count - 3, count))
         self.num_classes = classes
         self.backbone = backbone
         self.pyramid = FeaturePyramid(maps.widths[-3:], dim, fpn, coarse, init)

@@ -29,6 +29,7 @@ class SemanticFPN(Detector):
         super().__init__()
         self.backbone = backbone
         self.taken = [i for i, stride in enumerate(backbone.strides) if stride >= STRIDE]
+        backbone.only(self.taken)
         widths = [backbone.widths[i] for i in self.taken]
         strides = [backbone.strides[i] for i in self.taken]
         self.branch = SemanticBranch(widths, strides, classes, dim, inner)

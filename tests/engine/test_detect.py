@@ -4,17 +4,13 @@ import json
 import os
 import signal
 
-import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from saccade.engine import session
-from saccade.engine.boxed import drawn
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.detect import Detector, number
 from saccade.recipes.recipe import change
-from saccade.tasks.boxes import Found
 from tests.engine.small import PLAIN, At, apart, fit, folder, same
 from tests.engine.things import FIRST, THINGS, boxes_folder
 
@@ -95,14 +91,3 @@ def test_a_backbone_that_has_learnt_classes_starts_a_detector(data, tmp_path):
         Detector(classifier.folder)
     with pytest.raises(ValueError, match="a linear model only tells classes"):
         fit(change(THINGS, loop__baseline=True), data, tmp_path / "f")
-
-
-def test_boxes_are_drawn_where_they_are():
-    photo = Image.new("RGB", (120, 90), "white")
-    boxes = torch.tensor([[20.0, 30, 80, 70], [-5, -5, 10, 8], [118, 88, 119, 89.0]])
-    found = Found(boxes, torch.tensor([0, 1, 9]), torch.tensor([0.9, 0.8, 0.7]))
-    sheet = np.asarray(drawn(photo, found, [f"class {i}" for i in range(10)]))
-    assert sheet.shape == (90, 120, 3)
-    assert (sheet[69, 40:60] != 255).any(1).all(), "the lower edge"
-    assert (sheet[45:60, 40:60] == 255).all(), "nothing inside"
-    assert (np.asarray(photo) == 255).all(), "the picture itself is left alone"
