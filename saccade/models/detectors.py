@@ -1,17 +1,21 @@
-"""The detectors that the papers print, by name; any other is a `build` of its kind away."""
+"""The detectors and segmenters that the papers print; any other is a `build` of its kind away."""
 
+from collections.abc import Callable
 from typing import Any
 
-from saccade.models import linglo_retinanet, sasa_retinanet
+from saccade.models import linglo_retinanet, sasa_retinanet, semantic_fpn
 from saccade.paper import Claim
 
-FAMILIES: dict[str, Any] = {"linglo": linglo_retinanet, "sasa": sasa_retinanet}
-DETECTORS = {name: make for family in FAMILIES.values() for name, make in family.DETECTORS.items()}
-CLAIMS: dict[str, tuple[Claim, ...]] = {
-    name: claims for family in FAMILIES.values() for name, claims in family.CLAIMS.items()
+FAMILIES: dict[str, dict[str, Callable[[], Any]]] = {
+    "linglo": {**linglo_retinanet.DETECTORS, **semantic_fpn.SEGMENTERS},
+    "sasa": {**sasa_retinanet.DETECTORS},
 }
+DETECTORS = {name: make for family in FAMILIES.values() for name, make in family.items()}
+CLAIMS: dict[str, tuple[Claim, ...]] = {
+    **linglo_retinanet.CLAIMS, **semantic_fpn.CLAIMS, **sasa_retinanet.CLAIMS,
+}  # fmt: skip
 
 
 def names(family: str) -> list[str]:
-    """The detectors of one paper."""
-    return list(FAMILIES[family].DETECTORS) if family in FAMILIES else []
+    """Those of one paper."""
+    return list(FAMILIES.get(family, ()))
