@@ -163,8 +163,13 @@ def _per_class(tables: dict[str, Any]) -> list[Table]:
     for name in rows[0]:
         table.add_column(name, justify="left" if name == "class" else "right")
     for row in rows:
-        table.add_row(*(f"{v:.2f}" if isinstance(v, float) else str(v) for v in row.values()))
+        table.add_row(*(_cell(value) for value in row.values()))
     return [table]
+
+
+def _cell(value: Any) -> str:
+    """A class that the set does not have has no figure."""
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def predict(

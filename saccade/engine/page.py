@@ -18,7 +18,7 @@ MOST_BAD = 200
 PICTURES = {
     "curves": "Training and validation loss, validation figures and learning rate over the epochs",
     "confusion": "Confusion matrix: a row per true class, a column per predicted class",
-    "classes": "Bars: intersection over union of each class",
+    "classes": "Bars: the figure of each class",
     "reconstruction": "Images in the upper row, and beneath what came back of them",
 }
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"

@@ -72,9 +72,9 @@ def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
     matrix, classes = summary.table
     if matrix:
         made["confusion"] = lambda: draw.confusion(matrix, classes)
-    shares, names = summary.kept.get("iou"), summary.kept.get("classes")
-    if shares and names:
-        made["classes"] = lambda: bars.classes(shares, names)
+    rows = summary.kept.get("per_class")
+    if rows:
+        made["classes"] = lambda: bars.classes(rows)
     for name, letters in summary.kept.get("pictures", {}).items():
         if name in PICTURES:
             made[name] = lambda letters=letters: base64.b64decode(letters)

@@ -20,7 +20,8 @@ from saccade.recipes.recipe import Recipe, from_plain, to_plain
 Line = dict[str, Any]
 
 SPOKEN = {"top1": "top-1", "top5": "top-5", "mean_class": "mean of classes"}
-SPOKEN |= {"miou": "mIoU", "pixel_accuracy": "pixel accuracy"}  # all of these in percent
+SPOKEN |= {"miou": "mIoU", "pixel_accuracy": "pixel accuracy"}
+SPOKEN |= {name: name for name in ("AP", "AP50", "AP75")}  # all of these in percent
 FINE = ("ssim", "l1")  # told by their later digits
 
 

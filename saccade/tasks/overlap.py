@@ -72,9 +72,11 @@ class Overlap(Metric):
         def plain(values: Tensor) -> list[float | None]:
             return [None if v != v else v for v in values.tolist()]
 
-        return {
-            "classes": list(self.classes),
-            "iou": plain(self.iou()),
+        columns = {
+            "class": self.classes,
+            "IoU": plain(self.iou()),
             "accuracy": plain(self.accuracy()),
             "pixels": self.matrix.sum(1).tolist(),
         }
+        rows = zip(*columns.values(), strict=True)
+        return {"per_class": [dict(zip(columns, row, strict=True)) for row in rows]}

@@ -12,13 +12,13 @@ from saccade.engine import bars
 
 @pytest.mark.parametrize("count", [1, 11, 150])
 def test_any_number_of_classes(count):
-    shares = [100 * i / count for i in range(count)]
-    png = bars.classes(shares, [f"class {i}" for i in range(count)])
+    png = bars.classes([{"class": f"class {i}", "AP": 100 * i / count} for i in range(count)])
     with Image.open(io.BytesIO(png)) as picture:
         assert picture.size[0] > 300
         assert picture.size[1] < 3000
 
 
 def test_absent_classes_and_odd_names():
-    names = ["$x_1$", "a" * 80, "naïve\nname", "gone"]
-    assert bars.classes([10.0, 0.0, 99.9, None], names).startswith(b"\x89PNG")
+    found = {"$x_1$": 10.0, "a" * 80: 0.0, "naïve\nname": 99.9, "gone": None}
+    table = [{"class": name, "IoU": share} for name, share in found.items()]
+    assert bars.classes(table).startswith(b"\x89PNG")

@@ -61,11 +61,12 @@ def test_a_class_in_neither_has_no_iou():
     metric = counted(Overlap(NAMES), zip(truths, guesses, strict=True))
     wanted = reference(truths, guesses, 5)
     assert list(metric.compute().values())[:3] == pytest.approx(wanted, abs=1e-6)
-    table = metric.tables()
-    assert table["iou"][3:] == [None, None]
-    assert table["classes"] == list(NAMES)
+    rows = metric.tables()["per_class"]
+    table = {key: [row[key] for row in rows] for key in rows[0]}
+    assert table["IoU"][3:] == [None, None]
+    assert table["class"] == list(NAMES)
     assert sum(table["pixels"]) == sum((t != 255).sum() for t in truths)
-    assert np.mean(table["iou"][:3]) == pytest.approx(wanted[0])
+    assert np.mean(table["IoU"][:3]) == pytest.approx(wanted[0])
 
 
 def test_shares_of_processes_add_up_exactly():
