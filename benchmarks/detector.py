@@ -1,0 +1,114 @@
+"""Is our RetinaNet slower than torchvision's, with a backbone of as many parameters?
+
+    python benchmarks/detector.py [--side 640] [--batch 1] [--names linglo_b2 resnet50] [--rounds 5]
+
+Beside torchvision's retinanet_resnet50_fpn: a training step (forward, loss, backward) and inference
+(forward, decoding, suppression), interleaved, as ratios of the best times, and what share of
+inference is anchors, decoding and suppression. The same random boxes for all; nothing is trained.
+"""
+
+import argparse
+
+import torch
+from torchvision.models.detection import retinanet_resnet50_fpn
+
+from saccade.bench.clock import interleave
+from saccade.count import params
+from saccade.models import retinanet
+from saccade.recipes.task import RetinaNet
+from saccade.tasks.retinanet import RetinaNetTask
+
+CLASSES = 80
+
+
+def boxes(batch, side, count=8):
+    made = torch.Generator().manual_seed(0)
+    corner = torch.rand(batch, count, 2, generator=made) * side * 0.7
+    extent = 8 + torch.rand(batch, count, 2, generator=made) * side * 0.25
+    labels = torch.randint(CLASSES, (batch, count), generator=made)
+    return torch.cat([corner, corner + extent], -1), labels
+
+
+def ours(name, image, target):
+    settings = RetinaNet()
+    net = retinanet.build(name, CLASSES, settings).to(memory_format=torch.channels_last)
+    task = RetinaNetTask(net, [str(i) for i in range(CLASSES)], settings)
+    image = image.to(memory_format=torch.channels_last)
+    size = [tuple(image.shape[2:])] * len(image)
+
+    def train():
+        task.train()
+        sum(task.loss(task(image), target).values()).backward()
+        task.zero_grad()
+
+    @torch.no_grad()
+    def raw():
+        task.eval()
+        return task(image)
+
+    @torch.no_grad()
+    def infer():
+        task.predict(raw(), size)
+
+    kept = raw()
+
+    @torch.no_grad()
+    def after():
+        task.predict(kept, size)
+
+    return net, train, infer, after
+
+
+def torchvisions(image, target):
+    net = retinanet_resnet50_fpn(
+        weights=None, weights_backbone=None, num_classes=CLASSES, trainable_backbone_layers=5,
+        min_size=image.shape[2], max_size=image.shape[3], image_mean=[0] * 3, image_std=[1] * 3,
+    )  # fmt: skip
+    images = list(image)
+    targets = [{"boxes": b, "labels": k} for b, k in zip(*target.values(), strict=True)]
+
+    def train():
+        net.train()
+        sum(net(images, targets).values()).backward()
+        net.zero_grad()
+
+    @torch.no_grad()
+    def infer():
+        net.eval()(images)
+
+    return net, train, infer
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--side", type=int, default=640)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--names", nargs="+", default=["linglo_b2", "resnet50"])
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    torch.manual_seed(0)
+    image = torch.randn(asked.batch, 3, asked.side, asked.side)
+    target = dict(zip(("boxes", "labels"), boxes(asked.batch, asked.side), strict=True))
+    theirs, train, infer = torchvisions(image, target)
+    calls = {"train torchvision": train, "infer torchvision": infer}
+    body = params(theirs.backbone.body)
+    print(f"torchvision: {params(theirs) / 1e6:.1f}M, of them backbone {body / 1e6:.1f}M")
+    for name in asked.names:
+        net, train, infer, after = ours(name, image, target)
+        calls |= {f"train {name}": train, f"infer {name}": infer, f"after {name}": after}
+        body = params(net.backbone)
+        print(f"{name}: {params(net) / 1e6:.1f}M, of them backbone {body / 1e6:.1f}M")
+    best = {k: t.best for k, t in interleave(calls, rounds=asked.rounds, seconds=600).items()}
+    for name in asked.names:
+        ratios = [
+            best[f"{what} torchvision"] / best[f"{what} {name}"] for what in ("train", "infer")
+        ]
+        share = best[f"after {name}"] / best[f"infer {name}"]
+        print(
+            f"{name}: training step {ratios[0]:.2f}x torchvision's speed, inference "
+            f"{ratios[1]:.2f}x; boxes from raw outputs {share:.1%} of inference"
+        )
+
+
+if __name__ == "__main__":
+    main()
