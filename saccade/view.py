@@ -106,6 +106,31 @@ def qna_kernels(model: nn.Module, image: Float[Tensor, "1 C H W"]) -> dict[str, 
     }
 
 
+@torch.no_grad()
+def qna_attention(
+    model: nn.Module, image: Float[Tensor, "1 C H W"], at: tuple[int, int]
+) -> dict[str, np.ndarray]:
+    """Where the window under one pixel (row, column) looks, in every learned-query layer.
+
+    A heat map per query and head (L h, H, W) over the map that the layer reads; what a window
+    gives to places outside the map is cut off.
+    """
+    H, W = image.shape[2:]
+    if not (0 <= at[0] < H and 0 <= at[1] < W):
+        raise ValueError(f"qna_attention: the image has {H}x{W} pixels, got {at=}")
+    pictures: dict[str, np.ndarray] = {}
+    for name, (layer, x) in watch(model, image, LearnedQueryAttention).items():
+        weights = layer.weights(x)[0]  # Ho Wo L h k k
+        i, j = at[0] * weights.shape[0] // H, at[1] * weights.shape[1] // W
+        one, p, k = weights[i, j].flatten(0, 1), layer.padding, weights.shape[-1]
+        h, w = x.shape[1:3]
+        sheet = one.new_zeros(len(one), h + 2 * p + k, w + 2 * p + k)
+        top, left = i * layer.stride, j * layer.stride
+        sheet[:, top : top + k, left : left + k] = one
+        pictures[name] = sheet[:, p : p + h, p : p + w].float().cpu().numpy()
+    return pictures
+
+
 # -- SASA -----------------------------------------------------------------------------------------
 
 

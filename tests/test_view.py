@@ -120,6 +120,30 @@ def test_sasa_attention_refuses_in_a_sentence():
         view.sasa_attention(saccade.build("linglo_nano"), torch.randn(1, 3, 64, 64), (0, 0))
 
 
+def test_qna_attention_of_one_pixel():
+    torch.manual_seed(0)
+    model = saccade.build("qna_nano").eval()
+    image = torch.randn(1, 3, 64, 96)
+    layers = view.watch(model, image, view.LearnedQueryAttention)
+    for at in ((20, 50), (0, 0), (63, 95)):
+        maps = view.qna_attention(model, image, at)
+        assert maps.keys() == layers.keys()
+        for name, heads in maps.items():
+            layer, x = layers[name]
+            weights = layer.weights(x)[0]
+            i, j = at[0] * weights.shape[0] // 64, at[1] * weights.shape[1] // 96
+            whole = weights[i, j].sum((-1, -2)).flatten().detach().numpy()
+            assert heads.shape == (len(whole), *x.shape[1:3])
+            assert (heads.sum((1, 2)) <= whole + 1e-5).all()
+            if at == (20, 50):  # no border near
+                np.testing.assert_allclose(heads.sum((1, 2)), whole, rtol=1e-5)
+                rows, columns = np.nonzero(heads.sum(0))
+                assert abs(rows.mean() / x.shape[1] - 20 / 64) < 0.2
+                assert abs(columns.mean() / x.shape[2] - 50 / 96) < 0.2
+    with pytest.raises(ValueError, match="64x96 pixels"):
+        view.qna_attention(model, image, (64, 0))
+
+
 # -- classes ------------------------------------------------------------------------------------
 
 

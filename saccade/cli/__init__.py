@@ -13,7 +13,7 @@ from typing import Any
 from jsonargparse import auto_cli
 from rich.text import Text
 
-from saccade.cli import convert, detect, learn, look, measure, segment, ship
+from saccade.cli import convert, detect, learn, look, measure, segment, serve, ship
 from saccade.cli.console import console
 
 COMMANDS: dict[str, Any] = {
@@ -21,7 +21,7 @@ COMMANDS: dict[str, Any] = {
     "bench": measure.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
     "resume": learn.resume, "eval": learn.evaluate, "predict": learn.predict,
     "detect": detect.detect, "segment": segment.segment, "report": learn.report,
-    "convert": convert.convert, "export": ship.export,
+    "convert": convert.convert, "export": ship.export, "serve": serve.serve,
 }  # fmt: skip
 
 # Commands whose plain words after the name are one list (or one pattern).
