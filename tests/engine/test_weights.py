@@ -36,9 +36,13 @@ def test_a_checkpoint_fills_another_process(tmp_path):
 def test_what_is_published_is_the_network_with_its_names(tmp_path):
     task, optim, average = made(0)
     run = Run.create(tmp_path, "quick", PLAIN, "data", CLASSES)
-    Weights(task, optim, average, split=False).publish(run, {"top1": 50.0}, Group())
+    Weights(task, optim, average, split=False).publish(
+        run, {"top1": 50.0}, {"ids": [7, 9]}, Group()
+    )
     net = load(tmp_path / "model.safetensors")
     assert same(net.state_dict(), dict(task.net.state_dict())) is None
     assert net.notes["classes"] == ["a", "b"]
     assert net.notes["figures"] == {"top1": 50.0}
     assert net.notes["test"]["size"] == 32
+    assert net.notes["task"]["kind"] == "Classify"
+    assert net.notes["data"] == {"ids": [7, 9]}
