@@ -58,8 +58,7 @@ def export(
         path.unlink()
         raise RuntimeError(f"export: the file differs from the model by {gap:.1e}; it was removed")
     megabytes = os.path.getsize(path) / 1e6
-    sizes = "size" if raw.multiple == 1 else f"size that is a multiple of {raw.multiple}"
-    _say(f"{path}: {megabytes:.1f} MB, any batch and {sizes}, within {gap:.0e} of the model")
+    _say(f"{path}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
     files = {to: path}
     if int8 and ready is not None:
         files["int8"] = _quantised(ship, ready, path, model, data)

@@ -59,6 +59,11 @@ class DetrTask(Detect):
     ) -> dict[str, Tensor]:
         return {**self.net(image, size), "size": sizes_of(image, size)}
 
+    def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+        """Logits B queries (classes + 1) and boxes B queries 4, as shares of the image."""
+        output = self.net(image)
+        return {name: output[name] for name in ("logits", "boxes")}
+
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
         sizes = output["size"].float().to(output["boxes"].device)
         truth = []
