@@ -53,7 +53,11 @@ def export(
     raw = ship.prepared(task)
     write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
     path = write(raw, out, about)
-    gap = ship.apart(raw, ship.runner(path))
+    try:
+        gap = ship.apart(raw, ship.runner(path))
+    except Exception:  # a runtime's own, of some size that its graph does not take
+        path.unlink()
+        raise
     if not gap < ship.CLOSE:
         path.unlink()
         raise RuntimeError(f"export: the file differs from the model by {gap:.1e}; it was removed")

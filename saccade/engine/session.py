@@ -208,6 +208,11 @@ class Opened:
     notes: dict[str, Any]
     """What its data wanted remembered."""
 
+    @property
+    def instead(self) -> str:
+        """What to say to a command that cannot use it."""
+        return f"; use 'saccade {self.kind.verb}' with it" if self.kind.verb else ""
+
 
 def opened(model: str | Path, device: torch.device | str = "cpu") -> Opened:
     """A trained model from a run's folder or a file."""
