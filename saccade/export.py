@@ -38,14 +38,11 @@ class Raw(nn.Module):
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
-        self.multiple: int = getattr(model, "multiple", 1)
         self.names = tuple(self.outputs(torch.zeros(1, 3, 64, 64)))
 
     def outputs(self, image: Tensor) -> dict[str, Tensor]:
-        made = self.model(image)
-        if isinstance(made, Tensor):
-            return {"logits": made}
-        return {name: value for name, value in made.items() if name != "size"}
+        task = getattr(self.model, "raw", None)
+        return task(image) if callable(task) else {"logits": self.model(image)}
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
         return tuple(self.outputs(image).values())
@@ -196,7 +193,7 @@ def _rename(model: Any, names: dict[str, str]) -> None:
 
 
 def _told(raw: Raw, about: dict[str, Any]) -> str:
-    return json.dumps({**about, "outputs": list(raw.names), "multiple": raw.multiple})
+    return json.dumps({**about, "outputs": list(raw.names)})
 
 
 def _flat(about: dict[str, Any]) -> dict[str, str]:
@@ -249,10 +246,9 @@ def _named(call: Callable[[Tensor], Any], names: Sequence[str]) -> Run:
 
 def apart(raw: Raw, run: Run, count: int = 4, seed: int = 0) -> float:
     """The largest difference to eager over random batches and sizes, over the largest output."""
-    chance, worst, n = np.random.default_rng(seed), 0.0, raw.multiple
+    chance, worst = np.random.default_rng(seed), 0.0
     for _ in range(count):
-        B = int(chance.integers(1, 4))
-        H, W = (n * int(-(-x // n)) for x in chance.integers(64, 180, 2))
+        B, (H, W) = int(chance.integers(1, 4)), chance.integers(64, 180, 2).tolist()
         image = chance.standard_normal((B, 3, H, W), np.float32)
         wanted, got = runner_of(raw)(image), run(image)
         for name, value in wanted.items():
@@ -267,9 +263,22 @@ def figures(task: Any, run: Run, batches: Iterable[Any]) -> dict[str, float]:
     """A task's own figures, counted on the outputs of an exported file."""
     metric = task.metric()
     for part in batches:
-        made = {name: torch.from_numpy(value) for name, value in run(part.image.numpy()).items()}
-        metric.update({**made, "size": part.size}, part.target)
+        for image, size, target in _unpadded(part):
+            made = run(np.ascontiguousarray(image.numpy()))
+            output = {name: torch.from_numpy(value) for name, value in made.items()}
+            metric.update({**output, "size": size}, target)
     return metric.compute()
+
+
+def _unpadded(part: Any) -> Generator[tuple[Tensor, Tensor, dict[str, Any]]]:
+    """A batch whole, or image by image where they differ in size: a graph knows no padding."""
+    if (part.size == part.size[0]).all():
+        yield part.image, part.size, part.target
+        return
+    for i, (H, W) in enumerate(part.size.tolist()):
+        one = slice(i, i + 1)
+        target = {name: values[one] for name, values in part.target.items()}
+        yield part.image[one, :, :H, :W], part.size[one], target
 
 
 # -- around ---------------------------------------------------------------------------------

@@ -10,6 +10,11 @@ from torch import nn
 
 import saccade
 from saccade import export
+from saccade.data.loader import Batch
+from saccade.models import retinanet, semantic_fpn
+from saccade.recipes import task as words
+from saccade.tasks.retinanet import RetinaNetTask
+from saccade.tasks.segment import Segment
 
 pytestmark = pytest.mark.usefixtures("untyped")  # exporters trace with symbols
 ABOUT = {"classes": ["a", "b", "c"], "mean": [0.5] * 3, "std": [0.2] * 3}
@@ -108,3 +113,68 @@ def test_eight_bits(tmp_path):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="export: no file"):
         export.runner(tmp_path / "net.onnx")
+
+
+# -- tasks that find boxes or tell pixels apart ---------------------------------------------
+
+
+def dense(which):
+    """A task of each kind, small."""
+    torch.manual_seed(0)
+    classes = ("a", "b", "c")
+    if which == "segment":
+        return Segment(semantic_fpn.build("linglo_nano", 3, dim=16, inner=8), classes)
+    if which == "retinanet":
+        settings = words.RetinaNet(dim=16, depth=1, scales=1)
+        net = retinanet.build("linglo_nano", 3, settings)
+        return RetinaNetTask(net, classes, settings)
+    pytest.importorskip("transformers")
+    from saccade.models import detr
+    from saccade.tasks.detr import DetrTask
+
+    settings = words.Detr(queries=5, dim=16, encoder=1, decoder=1, heads=2, hidden=16)
+    return DetrTask(detr.build("qna_nano", 3, settings), classes, settings)
+
+
+@pytest.mark.parametrize(
+    ("which", "outputs"),
+    [
+        ("segment", ["logits"]),
+        ("retinanet", ["logits", "offsets", "anchors", "counts"]),
+        pytest.param("detr", ["logits", "boxes"], marks=pytest.mark.slow),
+    ],
+)
+def test_detectors_and_segmenters_at_any_size(which, outputs, tmp_path):
+    task = dense(which).eval()
+    raw = export.prepared(task)
+    assert list(raw.names) == outputs
+    path = export.to_onnx(raw, tmp_path / "net.onnx", ABOUT)
+    assert export.apart(export.Raw(task), export.runner(path)) < export.CLOSE
+
+
+@pytest.mark.parametrize("which", ["segment", "retinanet", "detr"])
+def test_figures_of_a_file_do_not_see_padding(which):
+    task = dense(which).eval()
+    sizes = torch.tensor([[64, 96], [96, 64]])
+    image = torch.zeros(2, 3, 96, 96)
+    for i, (h, w) in enumerate(sizes.tolist()):
+        image[i, :, :h, :w] = torch.randn(3, h, w)
+    part = Batch(image, {"id": [7, 9]}, torch.arange(2), sizes)
+    seen = []
+
+    class Kept:
+        def update(self, output, target):
+            seen.append((target["id"], task.predict(output, output["size"].tolist())))
+
+        def compute(self):
+            return {}
+
+    task.metric = Kept
+    export.figures(task, export.runner_of(export.Raw(task)), [part])
+    assert [key for key, _ in seen] == [[7], [9]]
+    for i, (_, (got,)) in enumerate(seen):
+        h, w = sizes[i].tolist()
+        with torch.no_grad():
+            (wanted,) = task.predict(task(image[i : i + 1, :, :h, :w]), [(h, w)])
+        got, wanted = (x if isinstance(x, tuple) else (x,) for x in (got, wanted))
+        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))

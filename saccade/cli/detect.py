@@ -38,7 +38,7 @@ def detect(
             console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
             continue
         image = number(path, place)
-        image = place if image in named else image
+        image = max(named) + 1 if image in named else image
         named[image] = str(path)
         results += detector.coco(image, found)
         if json:

@@ -53,13 +53,16 @@ def export(
     raw = ship.prepared(task)
     write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
     path = write(raw, out, about)
-    gap = ship.apart(raw, ship.runner(path))
+    try:
+        gap = ship.apart(raw, ship.runner(path))
+    except Exception:  # a runtime's own, of some size that its graph does not take
+        path.unlink()
+        raise
     if not gap < ship.CLOSE:
         path.unlink()
         raise RuntimeError(f"export: the file differs from the model by {gap:.1e}; it was removed")
     megabytes = os.path.getsize(path) / 1e6
-    sizes = "size" if raw.multiple == 1 else f"size that is a multiple of {raw.multiple}"
-    _say(f"{path}: {megabytes:.1f} MB, any batch and {sizes}, within {gap:.0e} of the model")
+    _say(f"{path}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
     files = {to: path}
     if int8 and ready is not None:
         files["int8"] = _quantised(ship, ready, path, model, data)

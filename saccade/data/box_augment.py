@@ -26,7 +26,8 @@ from saccade.recipes.augment import BoxAugment, BoxTest
 
 Target = dict[str, Any]
 Step = Callable[[Tensor, Target], tuple[Tensor, Target]]
-LEAST = 1.0  # pixels that a crop must leave of a box, in width and height
+LEAST = 32  # pixels a side of what a network is shown: strips are widened
+LEFT = 1.0  # pixels that a crop must leave of a box, in width and height
 
 
 class Normalise:
@@ -47,6 +48,8 @@ class Normalise:
 class Resize:
     """The short side to one of some sizes, the long side to no more than `long`; aspect kept.
 
+    Only strips that would be less than LEAST wide or high by then are widened.
+
     A `scale` other than 1 is multiscale jitter: a factor on top of that, drawn for each image.
     """
 
@@ -63,12 +66,10 @@ class Resize:
         short, (low, high) = self.short[0], self.scale
         if len(self.short) > 1:
             short = self.short[int(torch.randint(len(self.short), ()))]
-        factor = min(short / min(H, W), self.long / max(H, W))
-        if low < high:
-            factor *= float(torch.empty(()).uniform_(low, high))
-        else:
-            factor *= low
-        return max(1, round(H * factor)), max(1, round(W * factor))
+        jitter = float(torch.empty(()).uniform_(low, high)) if low < high else low
+        factor = jitter * min(short / min(H, W), self.long / max(H, W))
+        least = max(1, min(LEAST, round(jitter * min(short, self.long))))
+        return max(least, round(H * factor)), max(least, round(W * factor))
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         H, W = image.shape[-2:]
@@ -97,7 +98,7 @@ class Crop:
         top, left = int(torch.randint(H - h + 1, ())), int(torch.randint(W - w + 1, ()))
         whole = target["boxes"]
         boxes = F.crop(whole, top, left, h, w)
-        least = _sides(whole).mul(0.999).clamp(max=LEAST)  # small ones may stay if they are whole
+        least = _sides(whole).mul(0.999).clamp(max=LEFT)  # small ones may stay if they are whole
         left_over = (_sides(boxes) >= least).all(1)
         kept = {
             "boxes": tv_tensors.wrap(boxes[left_over], like=boxes),

@@ -201,7 +201,7 @@ def aligned(
 
 def _ids(own: dict[str, int], classes: list[str], ids: Sequence[int] | None) -> list[int]:
     """Each class's own id, else the one it has elsewhere, else one that is free."""
-    taken, free = set(own.values()), max(own.values()) + 1
+    taken, free = set(own.values()), max(own.values(), default=0) + 1
     wanted = range(1, len(classes) + 1) if ids is None else ids
     return [
         own.get(name, i if i not in taken else free + c)

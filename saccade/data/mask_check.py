@@ -85,7 +85,8 @@ def _look(masks: "Masks", i: int) -> Seen:
     if size is not None and ids.shape != size:
         misfit = f"mask {ids.shape[1]} x {ids.shape[0]}, image {size[1]} x {size[0]} pixels"
     counts = np.bincount(ids.ravel(), minlength=2**16)
-    counts[[*masks.legend.ids, *masks.legend.ignored, 255]] = 0
+    meant = [i for i in masks.legend.ignored if 0 <= i < len(counts)]
+    counts[[*masks.legend.ids, *meant, 255]] = 0
     unknown = np.flatnonzero(counts)
     return Seen("", misfit, tuple((int(k), int(counts[k])) for k in unknown))
 

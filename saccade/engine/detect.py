@@ -31,9 +31,7 @@ class Detector:
         self.device = torch.device(chosen(device))
         ready = session.opened(model, self.device)
         if ready.kind.verb != "detect":
-            raise ValueError(
-                f"detect: {str(model)!r} finds no boxes; use 'saccade {ready.kind.verb}' with it"
-            )
+            raise ValueError(f"detect: {str(model)!r} finds no boxes{ready.instead}")
         about = card(ready.task.net)
         self.task, self.classes = ready.task, ready.classes
         self.ids: list[int] = ready.notes.get("ids") or list(range(1, len(self.classes) + 1))

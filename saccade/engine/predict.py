@@ -25,9 +25,7 @@ def guesses(
     ready = session.opened(model, kind)
     task, about = ready.task, card(ready.task.net)
     if not isinstance(task, Classify):
-        raise ValueError(
-            f"predict: {str(model)!r} names no classes; use 'saccade {ready.kind.verb}' with it"
-        )
+        raise ValueError(f"predict: {str(model)!r} names no classes{ready.instead}")
     transform = ready.kind.test(ready.test, about["mean"], about["std"])
     for path in paths:
         try:

@@ -48,8 +48,7 @@ def segmented(
     ready = session.opened(model, kind)
     task, about = ready.task, card(ready.task.net)
     if not isinstance(task, Segment):
-        use = f"; use 'saccade {ready.kind.verb}' with it" if ready.kind.verb else ""
-        raise ValueError(f"segment: {str(model)!r} tells no pixels apart{use}")
+        raise ValueError(f"segment: {str(model)!r} tells no pixels apart{ready.instead}")
     if window is not None:
         if window < 64:
             raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")

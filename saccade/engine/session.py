@@ -55,8 +55,8 @@ def train(
         run: Run | Exception | None = None
         if group.first:
             try:
-                place = data if data in PACKAGED else str(Path(data).absolute())
-                run = Run.create(out, name or recipe.model.name, recipe, place, splits.classes)
+                title = name or recipe.model.name
+                run = Run.create(out, title, recipe, _place(data), splits.classes)
                 write_json(run.folder / "data.json", _told(splits))
                 if splits.findings:
                     write_json(run.folder / "findings.json", splits.findings)
@@ -83,7 +83,7 @@ def resume(
     """
     run = Run.open(folder)
     if data is not None:
-        run = dataclasses.replace(run, data=data)
+        run = dataclasses.replace(run, data=_place(data))
     with distributed.joined(device) as group:
         splits = images_of(run)
         if tuple(splits.classes) != run.classes:
@@ -94,6 +94,11 @@ def resume(
         _same(run, splits)
         _fit(run, splits, group, watch, resumed=True)
     return run
+
+
+def _place(data: str) -> str:
+    """Where images lie, whichever folder one stands in."""
+    return data if data in PACKAGED else str(Path(data).absolute())
 
 
 def _anywhere(recipe: Recipe) -> Recipe:
@@ -207,6 +212,11 @@ class Opened:
     classes: list[str]
     notes: dict[str, Any]
     """What its data wanted remembered."""
+
+    @property
+    def instead(self) -> str:
+        """What to say to a command that cannot use it."""
+        return f"; use 'saccade {self.kind.verb}' with it" if self.kind.verb else ""
 
 
 def opened(model: str | Path, device: torch.device | str = "cpu") -> Opened:

@@ -44,13 +44,18 @@ class Anchors:
         self, grids: Sequence[tuple[int, int]], device: torch.device | str = "cpu"
     ) -> Float[Tensor, "N 4"]:
         """For levels of that many rows and columns, finest first; in pixels of the image."""
+        if torch.compiler.is_exporting():  # sizes are symbols, and nothing may be remembered
+            return self.made(grids).to(device)
         key = tuple(grids), str(device)
         if key not in self._made:
             if len(self._made) >= KEPT:
                 self._made.pop(next(iter(self._made)))
-            levels = [self.level(g, s) for g, s in zip(grids, self.strides, strict=True)]
-            self._made[key] = torch.cat(levels).to(device)
+            self._made[key] = self.made(grids).to(device)
         return self._made[key]
+
+    def made(self, grids: Sequence[tuple[int, int]]) -> Float[Tensor, "N 4"]:
+        levels = [self.level(g, s) for g, s in zip(grids, self.strides, strict=True)]
+        return torch.cat(levels)
 
 
 def within(anchors: Float[Tensor, "N 4"], size: Sequence[float]) -> Bool[Tensor, " N"]:

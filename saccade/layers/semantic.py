@@ -85,7 +85,7 @@ class Tower(nn.Module):
             x = F.relu(norm(mix(x)))
             if self.doublings:
                 stride = STRIDE * 2 ** (self.doublings - 1 - i)
-                x = raised(x, 2, [-(-side // stride) for side in image])
+                x = raised(x, 2, [(side + stride - 1) // stride for side in image])
         return x
 
 

@@ -37,6 +37,9 @@ class OwnSize(nn.Module):
         self, pixel_values: Float[Tensor, "B C H W"], pixel_mask: Tensor
     ) -> list[tuple[Tensor, Tensor]]:
         """The last map B D h w, and where it is an image, B h w."""
+        if torch.compiler.is_exporting():  # a graph has no padding: it cannot sort images by size
+            x = self.model(pixel_values)[-1]
+            return [(x, torch.ones_like(x[:, 0], dtype=torch.bool))]
         whole = tuple(pixel_values.shape[2:])
         groups: dict[tuple[int, ...], list[int]] = {}
         for i, size in enumerate(_sizes(pixel_mask)):

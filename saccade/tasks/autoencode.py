@@ -41,6 +41,9 @@ class AutoEncode(Task):
     ) -> dict[str, Tensor]:
         return {"image": self.net(image), "input": image}
 
+    def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+        return {"image": self.net(image)}
+
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
         return {"l1": (output["image"].float() - output["input"]).abs().mean()}
 

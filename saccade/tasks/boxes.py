@@ -23,7 +23,6 @@ class Detect(Task):
     """A detector, the names of its classes, and the ids that an annotation file gives them."""
 
     best = "AP"
-    multiple = 32
 
     def __init__(self, net: Detector, classes: Sequence[str], ids: Sequence[int] | None = None):
         super().__init__()

@@ -59,6 +59,11 @@ class DetrTask(Detect):
     ) -> dict[str, Tensor]:
         return {**self.net(image, size), "size": sizes_of(image, size)}
 
+    def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+        """Logits B queries (classes + 1) and boxes B queries 4, as shares of the image."""
+        output = self.net(image)
+        return {name: output[name] for name in ("logits", "boxes")}
+
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
         sizes = output["size"].float().to(output["boxes"].device)
         truth = []
@@ -71,6 +76,8 @@ class DetrTask(Detect):
         if "aux_logits" in output:
             early = zip(output["aux_logits"].float(), output["aux_boxes"].float(), strict=True)
             said["auxiliary_outputs"] = [{"logits": a, "pred_boxes": b} for a, b in early]
+        if not said["pred_boxes"].isfinite().all():  # nothing matches; the loop says what is lost
+            return dict.fromkeys(TERMS.values(), said["logits"].sum() + said["pred_boxes"].sum())
         criterion = self.__dict__["criterion"].to(sizes.device)
         terms = dict.fromkeys(TERMS.values(), sizes.new_zeros(()))
         for name, value in criterion(said, truth).items():

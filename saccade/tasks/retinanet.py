@@ -67,16 +67,18 @@ class RetinaNetTask(Detect):
     def forward(
         self, image: Float[Tensor, "B C H W"], size: Tensor | None = None
     ) -> dict[str, Tensor]:
+        return {**self.raw(image), "size": sizes_of(image, size)}
+
+    def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
         """Logits B N classes and offsets B N 4 of N anchors N 4; how many of N each level has."""
         logits, offsets = self.net(image)
         grids = [cast(tuple[int, int], tuple(x.shape[2:])) for x in logits]
-        counts = [h * w * self.places for h, w in grids]
+        counts = [torch.full((1,), h * w * self.places, device="cpu") for h, w in grids]
         return {
             "logits": torch.cat([_rows(x, self.width) for x in logits], 1),
             "offsets": torch.cat([_rows(x, 4) for x in offsets], 1),
             "anchors": self.anchors(grids, image.device),
-            "counts": torch.tensor(counts, device="cpu"),
-            "size": sizes_of(image, size),
+            "counts": torch.cat(counts),
         }
 
     # -- training ---------------------------------------------------------------------------
@@ -156,7 +158,7 @@ class RetinaNetTask(Detect):
 
 def _rows(x: Float[Tensor, "B D H W"], width: int) -> Float[Tensor, "B N K"]:
     """Channels (anchor, k) of every pixel as one row an anchor, pixel by pixel."""
-    return x.permute(0, 2, 3, 1).reshape(len(x), -1, width)
+    return x.permute(0, 2, 3, 1).reshape(x.shape[0], -1, width)
 
 
 def _logit(share: float) -> float:

@@ -68,6 +68,10 @@ class Segment(Task):
             logits[alike] = F.pad(found.to(logits.dtype), beyond, mode="replicate")
         return {"logits": logits, "size": size}
 
+    def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+        """Logits of every fourth pixel each way, of whole images."""
+        return {"logits": self.net(image, coarse=True)}
+
     def seen(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K h w"]:
         """Whole, or through windows where it is larger than they."""
         if self.window is None or max(image.shape[2:]) <= self.window:

@@ -46,7 +46,6 @@ class Task(nn.Module, ABC):
     """A network, its loss and its metric."""
 
     best: ClassVar[str]  # the figure by which a checkpoint is the best, larger is better
-    multiple: ClassVar[int] = 1  # of which heights and widths of an exported graph must be
     net: nn.Module  # what is trained and shipped; speaks timm's group_matcher
 
     @abstractmethod
@@ -57,6 +56,10 @@ class Task(nn.Module, ABC):
 
     @abstractmethod
     def metric(self) -> Metric: ...
+
+    def raw(self, image: Tensor) -> dict[str, Tensor]:
+        """What an exported graph gives for images without padding; nothing branches on values."""
+        return {"logits": self(image)["logits"]}
 
     def prepare(self, image: Tensor, target: dict[str, Any]) -> dict[str, Any]:
         """The target as training sees it, without gradients; a teacher adds its view here."""

@@ -36,6 +36,19 @@ def test_pictures_and_results(run, place, monkeypatch):
     assert "slab" in out, "a row for each class"
 
 
+def test_every_picture_has_an_id_of_its_own(run, place, monkeypatch):
+    monkeypatch.chdir(place)
+    photo = Image.open("things/images/val/001.png")
+    (place / "odd").mkdir()
+    for name in ("2.png", "b.png", "3.png", "c.png"):  # b's place is 2 as well
+        photo.save(place / "odd" / name)
+    files = [f"odd/{name}" for name in ("2.png", "b.png", "3.png", "c.png")]
+    code, out = run("detect", *files, "--out", "odd-found")
+    assert code == 0, out
+    named = json.loads((place / "odd-found" / "images.json").read_text())
+    assert sorted(named.values()) == sorted(files)
+
+
 def test_what_is_wrong_is_said(run, place, monkeypatch):
     monkeypatch.chdir(place)
     code, out = run("detect", "gone.png", "things/images/val/001.png")

@@ -180,7 +180,7 @@ def test_evaluation_leaves_the_annotation_alone():
         ((100, 50), 80, 120, (60, 120)),
         ((640, 480), 800, 1333, (800, 1067)),
         ((640, 427), 800, 1333, (800, 1199)),
-        ((9000, 3), 800, 1333, (1, 1333)),
+        ((9000, 3), 800, 1333, (32, 1333)),
         ((1, 1), 800, 1333, (800, 800)),
     ],
 )
@@ -288,3 +288,15 @@ def test_through_the_loader(workers):
             assert target["id"].tolist() == [7] * 4
     finally:
         loader.close()
+
+
+def test_a_strip_stays_wide_enough_for_a_network():
+    strip = Image.new("RGB", (1000, 4))
+    boxes = torch.tensor([[100.0, 1, 200, 3]])
+    target = {"boxes": boxes, "labels": torch.tensor([0]), "crowd": torch.tensor([False])}
+    image, kept = box_augment.train(BoxAugment(short=(64,), long=96, jitter=0, flip=0), *PLAIN)(
+        strip, target
+    )
+    assert image.shape == (3, 32, 96)
+    assert torch.allclose(kept["boxes"], torch.tensor([[9.6, 8, 19.2, 24]]))
+    assert box_augment.test(BoxTest(short=64, long=96), *PLAIN)(strip).shape == (3, 32, 96)

@@ -280,6 +280,12 @@ def test_a_broken_picture_is_left_to_the_loader(coco):
         found.train.read(0)
 
 
+def test_categories_of_which_none_can_be_used(coco):
+    changed(coco, "val", lambda f: f.update(categories=[{"id": "x", "name": "cat"}]))
+    with pytest.raises(ValueError, match="to validate on, but not one usable box"):
+        find(str(coco), Data())
+
+
 def test_categories_by_name_whatever_their_ids(coco):
     def change(found):
         found["categories"] = [

@@ -34,3 +34,7 @@ def test_255_is_never_unknown(tmp_path):
     place = folder(tmp_path, ignore_index=9)
     Image.fromarray(np.full((40, 52), 255, np.uint8)).save(place / "masks" / "train" / "0.png")
     assert find(str(place), Data()).warnings == []
+
+
+def test_an_ignored_id_that_no_mask_can_hold(tmp_path):
+    assert find(str(folder(tmp_path, ignore_index=70_000)), Data()).warnings == []

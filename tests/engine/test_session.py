@@ -163,9 +163,10 @@ def test_runs_and_images_may_be_moved(tmp_path, monkeypatch):
     (tmp_path / "data").rename(tmp_path / "images")
     with pytest.raises(FileNotFoundError, match="no folder or file"):
         session.resume("run", device="cpu")
-    run = session.resume("run", str(tmp_path / "images"), device="cpu")
+    run = session.resume("run", "../images", device="cpu")
     assert run.lines()[-1]["epoch"] == 2
-    assert session.evaluate("run").compute()["images"] == 9
+    monkeypatch.chdir(tmp_path / "elsewhere" / "run")
+    assert session.evaluate(".").compute()["images"] == 9
 
 
 def test_paths_inside_a_recipe_hold_from_anywhere(run, tmp_path, monkeypatch):

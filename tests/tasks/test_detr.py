@@ -127,3 +127,11 @@ def test_it_learns_one_square():
     found = mine.eval().predict(mine(image))[0]
     assert found.labels[0] == 1
     assert box_iou(found.boxes[:1], target["boxes"][0]).item() > 0.7
+
+
+def test_numbers_that_are_lost_are_the_loops_to_tell():
+    detr = task()
+    image, size, target = scene()
+    terms = detr.loss(detr(image * torch.nan, size), target)
+    assert all(value.isnan() for value in terms.values())
+    sum(terms.values()).backward()

@@ -6,7 +6,9 @@ from PIL import Image
 
 import saccade
 from saccade.engine import kinds, make, session
+from saccade.engine.detect import Detector
 from saccade.engine.kinds import pictures
+from saccade.engine.predict import guesses
 from saccade.engine.summary import Summary
 from saccade.recipes.recipe import change
 from saccade.tasks.autoencode import AutoEncode
@@ -38,6 +40,15 @@ def test_it_learns_and_the_model_comes_back(run):
     assert isinstance(ready.task, AutoEncode)
     assert ready.classes == []
     assert session.evaluate(run.folder).compute()["psnr"] == pytest.approx(best)
+
+
+def test_no_command_is_named_where_there_is_none(run, data):
+    for ask in (
+        lambda: Detector(run.folder),
+        lambda: next(guesses([str(data)], run.folder)),
+    ):
+        with pytest.raises(ValueError, match=r"(finds no boxes|names no classes)$"):
+            ask()
 
 
 def test_its_picture_lies_in_the_folder_and_on_the_page(run):
