@@ -62,15 +62,12 @@ def train(
         device: cpu or cuda; the best there is if not given
         log: write scalars for TensorBoard into the run's folder
     """
-    from saccade.engine import session
+    from saccade.engine import kinds, session
 
     chosen = override(book.find(recipe), set)
     if data is None:
         if recipe != "quick":
-            raise ValueError(
-                f"train {recipe}: which images? --data FOLDER (a folder of class folders), "
-                f"or --data mnist for a first try"
-            )
+            raise ValueError(f"train {recipe}: which images? --data: {kinds.of(chosen).wanted}")
         data = "mnist"
     watch = _watch(log)
     folder = out or _free(recipe)

@@ -1,6 +1,7 @@
 """`export`: a trained model as a file that runs without saccade."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,10 @@ def export(
     out = out or (Path() if untrained else folder) / f"{stem}{ship.ENDINGS[to]}"
     raw = ship.prepared(task)
     write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
-    path = write(raw, out, about)
+    path = _checked(lambda: write(raw, out, about), to)
     try:
-        gap = ship.apart(raw, ship.runner(path))
-    except Exception:  # a runtime's own, of some size that its graph does not take
+        gap = _checked(lambda: ship.apart(raw, ship.runner(path)), to)
+    except RuntimeError:
         path.unlink()
         raise
     if not gap < ship.CLOSE:
@@ -70,6 +71,17 @@ def export(
         _timed(ship, raw, files, size)
     if to == "onnx" and ready is not None and ready.kind.verb == "predict":
         _say(f"next: python examples/predict_onnx.py {path} PICTURE")
+
+
+def _checked(call: Callable[[], Any], to: str) -> Any:
+    """What an exporter or a runtime stumbles over, in a sentence."""
+    try:
+        return call()
+    except (ImportError, OSError):
+        raise
+    except Exception as error:  # each has its own kinds
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise RuntimeError(f"export: this model does not go to {to} ({why})") from error
 
 
 def _opened(model: str) -> Any:
@@ -110,6 +122,7 @@ def _about(ready: Any) -> dict[str, Any]:
         "mean": list(about["mean"]),
         "std": list(about["std"]),
         "test": dataclasses.asdict(ready.test),
+        "task": dataclasses.asdict(ready.asked),
         "notes": ready.notes,
         "saccade": __version__,
     }

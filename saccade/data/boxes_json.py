@@ -224,13 +224,11 @@ def _file_name(row: dict[str, Any]) -> str:
 
 
 def _found(name: str, folders: list[Path]) -> str | None:
-    """The picture's path; the folder where it lies is looked at first from then on."""
-    short = os.path.basename(name)
-    for at, folder in enumerate(folders):
-        for tried in dict.fromkeys((name, short)):
+    """The picture's path: by its whole name in any folder, else by its last part."""
+    for tried in dict.fromkeys((name, os.path.basename(name))):
+        for folder in folders:
             path = os.path.join(folder, tried)
             if os.path.isfile(path):
-                folders.insert(0, folders.pop(at))
                 return path
     return None
 

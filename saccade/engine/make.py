@@ -50,7 +50,7 @@ def tried(task: Task, recipe: words.Recipe) -> None:
             why = str(error).partition("\n")[0]
             raise ValueError(
                 f"model {recipe.model.name!r} does not take images of {size} x {size} pixels "
-                f"({why}); change augment.size and test.size, or model.options"
+                f"({why}); change the sizes in augment and test, or model.options"
             ) from error
 
 

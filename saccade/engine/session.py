@@ -212,6 +212,8 @@ class Opened:
     classes: list[str]
     notes: dict[str, Any]
     """What its data wanted remembered."""
+    asked: Any
+    """Its task's words in the recipe."""
 
     @property
     def instead(self) -> str:
@@ -230,7 +232,7 @@ def opened(model: str | Path, device: torch.device | str = "cpu") -> Opened:
     kept = notes.get("data", {})
     task = kind.task(asked, net, tuple(classes), kept).to(device).eval()
     shown = words_of("test", {"kind": kind.tests.__name__, **notes.get("test", {})})
-    return Opened(kind, task, shown, classes, kept)
+    return Opened(kind, task, shown, classes, kept, asked)
 
 
 def evaluate(

@@ -58,3 +58,16 @@ def test_what_cannot_be_exported_is_said(run, words, said):
     code, out = run("export", *words)
     assert code == 2
     assert said in out
+
+
+def test_what_an_exporter_stumbles_over_is_one_sentence(run, trained, monkeypatch):
+    from saccade import export
+
+    def stumble(*_):
+        raise KeyError("a graph\nof many lines")
+
+    monkeypatch.setattr(export, "to_torch", stumble)
+    code, out = run("export", str(trained), "--to", "torch")
+    assert code == 2
+    assert "does not go to torch (KeyError" in out
+    assert "Traceback" not in out

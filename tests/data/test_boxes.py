@@ -605,3 +605,16 @@ def test_real_pictures_through_the_transforms(shared):
         x, target = test(picture, plain)
         assert target["original"].tolist() == [picture.height, picture.width]
         assert torch.equal(target["boxes"], plain["boxes"])
+
+
+def test_the_whole_name_counts_before_its_last_part(tmp_path):
+    from saccade.data.boxes_json import _found
+
+    for place in ("a/x", "b/x", "b"):
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+    (tmp_path / "a" / "1.jpg").touch()
+    (tmp_path / "b" / "x" / "1.jpg").touch()
+    folders = [tmp_path / "a", tmp_path / "b"]
+    assert _found("x/1.jpg", folders) == str(tmp_path / "b" / "x" / "1.jpg")
+    assert _found("y/1.jpg", folders) == str(tmp_path / "a" / "1.jpg")
+    assert _found("2.jpg", folders) is None

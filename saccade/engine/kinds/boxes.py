@@ -19,6 +19,7 @@ class Detection(Kind):
     """A backbone under a detector."""
 
     augments, tests, verb = words.BoxAugment, words.BoxTest, "detect"
+    wanted = "a folder with annotations/instances_train.json and images; see docs/detection-data.md"
 
     def find(self, path: str, data: words.Data, seed: int = 0) -> Splits:
         return boxes.find(path, data, seed)

@@ -23,6 +23,7 @@ class Classification(Kind):
     """A pooled, linear head over a backbone."""
 
     augments, tests, verb = words.Augment, words.Test, "predict"
+    wanted = "a folder of class folders, or mnist for a first try"
 
     def find(self, path: str, data: words.Data, seed: int = 0) -> datasets.Splits:
         return datasets.find(path, data, seed)

@@ -25,6 +25,8 @@ class Kind(ABC):
     """The recipe's words for what is done to a training image,"""
     tests: type
     """and to an evaluated one."""
+    wanted: str
+    """What --data should be."""
     verb: str
     """The command that uses a trained model on pictures."""
 

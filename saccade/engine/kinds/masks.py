@@ -18,6 +18,7 @@ class Segmentation(Kind):
     """SemanticFPN over a backbone."""
 
     augments, tests, verb = words.MaskAugment, words.MaskTest, "segment"
+    wanted = "a folder with images, masks and classes.json; see docs/dense.md"
 
     def find(self, path: str, data: words.Data, seed: int = 0) -> Splits:
         return masks.find(path, data, seed)

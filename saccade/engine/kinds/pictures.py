@@ -20,6 +20,7 @@ class Reconstruction(Kind):
     """An auto-encoder."""
 
     augments, tests, verb = words.Augment, words.Test, ""
+    wanted = "a folder of pictures"
 
     def find(self, path: str, data: words.Data, seed: int = 0) -> Splits:
         return pictures.find(path, data, seed)
