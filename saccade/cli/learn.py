@@ -67,7 +67,9 @@ def train(
     chosen = override(book.find(recipe), set)
     if data is None:
         if recipe != "quick":
-            raise ValueError(f"train {recipe}: which images? --data: {kinds.of(chosen).wanted}")
+            raise ValueError(
+                f"train {recipe}: which images? --data FOLDER: {kinds.of(chosen).wanted}"
+            )
         data = "mnist"
     watch = _watch(log)
     folder = out or _free(recipe)
