@@ -27,6 +27,7 @@ def detect(
     from saccade.cli.learn import newest
     from saccade.engine.boxed import drawn
     from saccade.engine.detect import Detector, number
+    from saccade.engine.predict import free
 
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")
@@ -44,7 +45,7 @@ def detect(
         if json:
             continue
         out.mkdir(parents=True, exist_ok=True)
-        target = _free(out, path, taken)
+        target = out / f"{free(path.stem, taken)}.png"
         drawn(photo, found, detector.classes).save(target)
         counts = ", ".join(_counted([detector.classes[i] for i in found.labels.tolist()]))
         told = f"{path}: {counts or 'nothing'} -> {target}"
@@ -58,16 +59,6 @@ def detect(
         console.print(told, highlight=False, markup=False, soft_wrap=True)
     if unread:
         raise SystemExit(1)
-
-
-def _free(out: Path, path: Path, taken: set[str]) -> Path:
-    """A name for the drawn copy, the picture's own where no other has it."""
-    name, n = f"{path.stem}.png", 1
-    while name in taken:
-        n += 1
-        name = f"{path.stem}-{n}.png"
-    taken.add(name)
-    return out / name
 
 
 def _counted(names: list[str]) -> list[str]:

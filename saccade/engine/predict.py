@@ -38,6 +38,16 @@ def guesses(
         yield str(path), task.predict(output, most=top)[0]
 
 
+def free(stem: str, taken: set[str]) -> str:
+    """A name that no picture of this call has yet, for what is written of it."""
+    name, n = stem, 1
+    while name in taken:
+        n += 1
+        name = f"{stem}-{n}"
+    taken.add(name)
+    return name
+
+
 def pictures(word: str, command: str) -> list[Path]:
     """The picture files that a word on the command line means."""
     path = Path(word)

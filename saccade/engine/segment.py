@@ -17,7 +17,7 @@ from saccade.data.picture import rgb
 from saccade.engine import session
 from saccade.engine.distributed import chosen
 from saccade.engine.palette import palette
-from saccade.engine.predict import pictures
+from saccade.engine.predict import free, pictures
 from saccade.models.saved import card
 from saccade.tasks.segment import Segment
 
@@ -65,7 +65,7 @@ def segmented(
         with torch.no_grad():
             output = task(show(photo)[None].to(kind))
             (found,) = task.predict(output, [(photo.height, photo.width)])
-        yield str(path), _written(photo, found.cpu().numpy(), task, out, _free(path.stem, taken))
+        yield str(path), _written(photo, found.cpu().numpy(), task, out, free(path.stem, taken))
 
 
 def _written(
@@ -78,16 +78,6 @@ def _written(
     overlay(photo, found, list(task.classes)).save(made.overlay)
     ids(found, task.ids).save(made.mask)
     return made
-
-
-def _free(stem: str, taken: set[str]) -> str:
-    """A name that no picture of this call has yet."""
-    name, n = stem, 1
-    while name in taken:
-        n += 1
-        name = f"{stem}-{n}"
-    taken.add(name)
-    return name
 
 
 def ids(found: UInt8[np.ndarray, "H W"], known: list[int]) -> Image.Image:

@@ -51,6 +51,13 @@ def _draw(module: nn.Module, draw: Callable[[Tensor], Tensor]) -> None:
             nn.init.zeros_(module.bias)
 
 
+def top_down(maps: list[Tensor]) -> list[Tensor]:
+    """To each map, finest first, the sum of all coarser ones, each of its pixels repeated."""
+    for i in reversed(range(len(maps) - 1)):
+        maps[i] = maps[i] + F.interpolate(maps[i + 1], size=maps[i].shape[2:], mode="nearest")
+    return maps
+
+
 class FeaturePyramid(nn.Module):
     """Maps of a backbone, finest first, to maps of one width: theirs, and two coarser ones.
 
@@ -93,10 +100,7 @@ class FeaturePyramid(nn.Module):
             raise ValueError(
                 f"FeaturePyramid: built for {len(self.lateral)} maps, got {len(maps)} of them"
             )
-        merged = [lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)]
-        for i in reversed(range(len(merged) - 1)):
-            size = merged[i].shape[2:]
-            merged[i] = merged[i] + F.interpolate(merged[i + 1], size=size, mode="nearest")
+        merged = top_down([lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)])
         levels = [smooth(x) for smooth, x in zip(self.smooth, merged, strict=True)]
         first, second = self.coarser
         levels.append(first(maps[-1] if self.coarse == "C5" else levels[-1]))

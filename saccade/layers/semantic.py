@@ -19,6 +19,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.layers.pyramid import top_down
+
 STRIDE = 4  # of the sum
 
 
@@ -46,10 +48,7 @@ class TopDown(nn.Module):
                 nn.init.zeros_(conv.bias)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        merged = [lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)]
-        for i in reversed(range(len(merged) - 1)):
-            size = merged[i].shape[2:]
-            merged[i] = merged[i] + F.interpolate(merged[i + 1], size=size, mode="nearest")
+        merged = top_down([lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)])
         return [smooth(x) for smooth, x in zip(self.smooth, merged, strict=True)]
 
 

@@ -5,6 +5,7 @@ its own; `net.arguments` make the network again; `net.default_cfg` is the card o
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
@@ -20,7 +21,7 @@ class Maps(Protocol):
     def __call__(self, image: Tensor) -> list[Tensor]: ...
 
 
-class Detector(nn.Module):
+class Detector(nn.Module, ABC):
     """A backbone, and what makes boxes (or a mask) of its maps."""
 
     kind: ClassVar[str]  # the module that builds it
@@ -30,13 +31,13 @@ class Detector(nn.Module):
     num_classes: int
     fused = False
 
+    @abstractmethod
     def backbone_from(self, source: nn.Module) -> None:
         """Start with the backbone of a classifier or a detector of the same architecture."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the backbone's blocks in backward instead of keeping what they computed."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """What `build` makes this net of again."""
