@@ -25,7 +25,7 @@ from saccade.data.images import Files, Images, Listing, Some, Unreadable
 from saccade.recipes.recipe import Data
 from saccade.words import nearest
 
-__all__ = ["Images", "Splits", "Unreadable", "aligned", "every", "find"]
+__all__ = ["Images", "Splits", "Unreadable", "aligned", "every", "find", "parted"]
 
 PACKAGED = ("mnist", "solar", "fashion")
 VALIDATION = ("val", "validation", "valid", "test")
@@ -263,6 +263,15 @@ def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     if not held.any():
         raise ValueError("one image a class leaves none to validate; add images or a val folder")
     return Some(images, np.flatnonzero(~held)), Some(images, np.flatnonzero(held))
+
+
+def parted(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:
+    """Of so many images without classes, which stay to train on and which are held out."""
+    if not 0 < share < 1:
+        raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
+    order = np.random.default_rng((seed, 0)).permutation(count)
+    few = min(max(1, round(share * count)), count - 1)
+    return np.sort(order[few:]).tolist(), np.sort(order[:few]).tolist()
 
 
 def aligned(images: Images, classes: list[str]) -> Images:

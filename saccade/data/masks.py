@@ -24,7 +24,7 @@ from jaxtyping import Integer, UInt8
 from PIL import Image
 
 from saccade.data import picture
-from saccade.data.datasets import Splits
+from saccade.data.datasets import Splits, parted
 from saccade.data.images import Images, Strings, Unreadable
 from saccade.data.mask_check import check
 from saccade.recipes.recipe import Data
@@ -208,16 +208,12 @@ def _masks(place: Path) -> Path:
 
 
 def _held_out(images: Masks, share: float, seed: int) -> tuple[Masks, Masks]:
-    if not 0 < share < 1:
-        raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
-    if len(images) < 2:
+    if 0 < share < 1 and len(images) < 2:
         raise ValueError(
             "one image with a mask leaves none to validate; add images or a val folder"
         )
-    order = np.random.default_rng((seed, 0)).permutation(len(images))
-    count = min(max(1, round(share * len(images))), len(images) - 1)
-    kept, held = np.sort(order[count:]), np.sort(order[:count])
-    return images.some(kept.tolist()), images.some(held.tolist())
+    kept, held = parted(len(images), share, seed)
+    return images.some(kept), images.some(held)
 
 
 def _told(findings: dict[str, list[str]]) -> list[str]:

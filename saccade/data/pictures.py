@@ -7,10 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from saccade.data import picture
-from saccade.data.datasets import VALIDATION, Splits
+from saccade.data.datasets import VALIDATION, Splits, parted
 from saccade.data.images import Files
 from saccade.recipes.recipe import Data
 
@@ -64,11 +62,7 @@ def _below(place: Path, inside: str = "") -> Pictures:
 
 
 def _held_out(images: Pictures, share: float, seed: int) -> tuple[Pictures, Pictures]:
-    if not 0 < share < 1:
-        raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
-    if len(images) < 2:
+    if 0 < share < 1 and len(images) < 2:
         raise ValueError(f"{str(images.root)!r}: {len(images)} pictures; it takes two or more")
-    order = np.random.default_rng((seed, 0)).permutation(len(images))
-    count = min(max(1, round(share * len(images))), len(images) - 1)
-    kept, held = np.sort(order[count:]), np.sort(order[:count])
-    return images.some(kept.tolist()), images.some(held.tolist())
+    kept, held = parted(len(images), share, seed)
+    return images.some(kept), images.some(held)
