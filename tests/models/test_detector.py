@@ -31,5 +31,11 @@ def test_a_backbone_that_tells_no_depth_is_refused():
             super().__init__()
             self.backbone = nn.ModuleDict({"body": nn.Linear(2, 2)})
 
+        def backbone_from(self, source):
+            raise AssertionError("not asked for")
+
+        def set_grad_checkpointing(self, enable=True):
+            raise AssertionError("not asked for")
+
     with pytest.raises(ValueError, match=r"set optim\.layer_decay=null"):
         Flat().group_matcher()
