@@ -110,13 +110,13 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
         measured = (count.measure if whole else count.measure_detector)(name, claim)
         code, run = "", ""
         if measured is None:
-            found = reached(name, claim, done) if whole else None
+            found = reached(name, claim, done)
             run = "not run"
             if found is not None:
                 mark = reasons.setdefault(f"{found.mark}: {found.note}", len(reasons) + 1)
-                run = f"{found.top1:.1f}% {found.mark} \\[{mark}]"
+                run = f"{found.value:.1f} {found.mark} \\[{mark}]"
                 if found.full:
-                    as_claimed = found.top1 >= (claim.number or 0) or claim.holds(found.top1)
+                    as_claimed = found.value >= (claim.number or 0) or claim.holds(found.value)
                     run = f"[{'green' if as_claimed else 'yellow'}]{run}[/]"
         elif claim.differs:
             mark = reasons.setdefault(f"differs: {claim.differs}", len(reasons) + 1)

@@ -2,7 +2,7 @@ import pytest
 
 from saccade import count
 from saccade.engine.reached import finished, reached, recipes
-from saccade.models import zoo
+from saccade.models import detectors, zoo
 from saccade.paper import Claim
 from tests.engine.folders import written
 
@@ -22,7 +22,7 @@ def test_a_full_run_answers(tmp_path):
     answer = reached("linglo_b0", TOP1, finished(tmp_path))
     assert answer.full
     assert answer.mark == "full"
-    assert answer.top1 == pytest.approx(72.4)
+    assert answer.value == pytest.approx(72.4)
     assert "'imagenet'" in answer.note
     assert "1,000 classes" in answer.note
     assert reached("linglo_b1", TOP1, finished(tmp_path)) is None
@@ -35,7 +35,7 @@ def test_other_data_is_never_taken_for_the_papers(tmp_path):
     assert answer.mark == "other data"
     assert "37 classes in 'pets37'" in answer.note
     done(tmp_path / "imagenet", best=70.0)
-    assert reached("linglo_b0", TOP1, finished(tmp_path)).top1 == pytest.approx(70.0)
+    assert reached("linglo_b0", TOP1, finished(tmp_path)).value == pytest.approx(70.0)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,26 @@ def test_an_ablation_is_answered_by_its_own_schedule(tmp_path):
     done(tmp_path / "short", "linglo_ablation", sets=["model.name=linglo_b0_cpe"], best=68.0)
     answer = reached("linglo_b0_cpe", SHORT, finished(tmp_path))
     assert answer.full
-    assert answer.top1 == pytest.approx(68.0)
+    assert answer.value == pytest.approx(68.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "figure", "classes"),
+    [("linglo_b0_retinanet", "AP", 80), ("linglo_b1_semantic_fpn", "mIoU", 150),
+     ("sasa_retinanet50_heads", "AP", 80)],
+)  # fmt: skip
+def test_boxes_and_masks_answer_too(tmp_path, name, figure, classes):
+    (claim,) = [c for c in detectors.CLAIMS[name] if c.what == figure]
+    settings = {"data": "theirs", "figures": lambda _: {figure: 30.0, "images": 5}}
+    settings["sets"] = ["schedule.epochs=32"] if figure == "mIoU" else []
+    done(tmp_path / "few", name, **{**settings, "names": NAMES[:2]})
+    answer = reached(name, claim, finished(tmp_path))
+    assert (answer.mark, answer.value) == ("other data", 30.0)
+    done(tmp_path / "whole", name, **{**settings, "names": NAMES[:classes]})
+    answer = reached(name, claim, finished(tmp_path))
+    assert answer.mark == "full"
+    done(tmp_path / "else", name, **{**settings, "sets": ["model.name=linglo_b2"]})
+    assert reached(name, claim, finished(tmp_path / "else")).mark != "full"
 
 
 def test_each_claim_has_its_papers_recipe():
@@ -78,3 +97,7 @@ def test_each_claim_has_its_papers_recipe():
         for claim in zoo.claims(variant):
             if claim.what not in count.MEASURES and claim.what != "val acc":
                 assert recipes(variant, claim), (variant, claim)
+    for name, claims in detectors.CLAIMS.items():
+        for claim in claims:
+            if claim.what in ("AP", "mIoU"):
+                assert recipes(name, claim), (name, claim)
