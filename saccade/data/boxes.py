@@ -55,6 +55,11 @@ class Boxes(Images):
     def __len__(self) -> int:
         return len(self.keys)
 
+    @property
+    def tall(self) -> Integer[np.ndarray, "N"]:
+        """1 for images that are higher than wide, else 0."""
+        return (self.sizes[:, 1] > self.sizes[:, 0]).astype(np.int64)
+
     def read(self, i: int) -> tuple[Image.Image, dict[str, Any]]:
         """The picture, and its boxes in pixels of it."""
         W, H = map(int, self.sizes[i])

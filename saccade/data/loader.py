@@ -7,6 +7,9 @@ is a function of (seed, epoch, position) and of nothing else:
     epoch(n, start=k) is epoch(n) after k steps, bit for bit,
     with any number of workers, processes and parts.
 
+Where images are told to be `like` others (wide, tall), a step takes such as are alike: less of it
+is padding. What is left over when each kind has no whole step left makes the last, mixed ones.
+
 A picture that cannot be read never stops a run: in whole batches another takes its place, else it
 is left out; it is listed in `bad`, and only too many of them raise.
 """
@@ -15,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from saccade.data.augment import Mix
@@ -42,6 +45,7 @@ class Loader:
         shuffle: bool = True,
         repeats: int = 1,
         mix: Mix | None = None,
+        like: Integer[np.ndarray, "N"] | None = None,
         whole: bool = True,
         limit: float = 0.05,
     ):
@@ -52,7 +56,7 @@ class Loader:
         self.repeats, self.distinct = repeats, -(-batch // repeats)
         self.bad: dict[str, str] = {}
         """Unreadable images met so far in this process, and why."""
-        self.transform, self.mix = transform, mix
+        self.transform, self.mix, self.like = transform, mix, like
         self._pool = Pool(Reader(images, transform, seed, mix, whole), workers)
         self._stream: Iterator[Result] | None = None
 
@@ -74,8 +78,10 @@ class Loader:
     # -- what to read -----------------------------------------------------------------------
 
     def _plan(self, n: int, start: int) -> list[list[Order]]:
-        count = len(self.images)
-        order = chance(ORDER, self.seed, n).permutation(count) if self.shuffle else None
+        draw = chance(ORDER, self.seed, n)
+        order = draw.permutation(len(self.images)) if self.shuffle else None
+        if order is not None and self.like is not None:
+            order = alike(order, self.like, self.distinct, draw)
         return [self._step(n, s, order) for s in range(start, len(self))]
 
     def _step(self, n: int, s: int, order: Int64[np.ndarray, "N"] | None) -> list[Order]:
@@ -117,6 +123,22 @@ class Loader:
                 f"{len(self.bad)} of {len(self.images)} images cannot be read, "
                 f"{'and hardly any can' if gap else allowed}; repair or remove them: {first}, ..."
             )
+
+
+def alike(
+    order: Int64[np.ndarray, "N"],
+    like: Integer[np.ndarray, "N"],
+    size: int,
+    draw: np.random.Generator,
+) -> Int64[np.ndarray, "N"]:
+    """`order` such that runs of `size` images are alike, in no particular order of kinds."""
+    runs, rest = [], []
+    for kind in np.unique(like):
+        own = order[like[order] == kind]
+        whole = len(own) // size * size
+        runs += [*own[:whole].reshape(-1, size)]
+        rest.append(own[whole:])
+    return np.concatenate([*(runs[i] for i in draw.permutation(len(runs))), *rest])
 
 
 def _check(

@@ -101,7 +101,7 @@ def training(recipe: words.Recipe, images: Readable, net: nn.Module, group: Grou
         images, kind.train(recipe.augment, about["mean"], about["std"]), batch=loop.batch,
         part=loop.part, seed=loop.seed, rank=group.rank, world=group.world,
         workers=workers(recipe.data, group), limit=recipe.data.bad,
-        **kind.over_batches(recipe.augment),
+        **kind.over_batches(recipe.augment, images),
     )  # fmt: skip
 
 

@@ -82,6 +82,8 @@ class BoxAugment:
     flip: float = 0.5
     jitter: float = 0.0
     """Strength of colour jitter (brightness, contrast, saturation)."""
+    alike: bool = False
+    """Take wide and tall images into steps of their own, so that less is padding."""
 
     def __post_init__(self) -> None:
         hold(self, long=SOME, crop=SOME, flip=SHARE, jitter=COUNT)

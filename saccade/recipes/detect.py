@@ -21,7 +21,7 @@ DETECT = Recipe(
     model=Model(name="linglo_nano", drop_path=0.0),
     task=RetinaNet(dim=64, depth=2),
     data=Data(holdout=0.2),
-    augment=BoxAugment(short=(128, 144, 160, 176, 192), long=256, flip=0.5, jitter=0.2),
+    augment=BoxAugment(short=(128, 144, 160, 176, 192), long=256, jitter=0.2, alike=True),
     test=BoxTest(short=160, long=256),
     optim=Optim(name="adamw", lr=1e-3, lr_batch=16, weight_decay=0.05, clip=1.0),
     schedule=Schedule(epochs=30, warmup=2, end=0.01),

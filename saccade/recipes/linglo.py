@@ -47,7 +47,7 @@ B0_RETINANET = Recipe(
     or model as model.start, which is empty here. Weight decay is not printed: 0.0001.""",
     model=Model(name="linglo_b0"),
     task=RetinaNet(coarse="C5", scales=3, init="xavier"),
-    augment=BoxAugment(short=(800,), long=1333, flip=0.5),
+    augment=BoxAugment(short=(800,), long=1333, flip=0.5, alike=True),
     test=BoxTest(short=800, long=1333),
     optim=Optim(name="adamw", lr=1e-4, weight_decay=1e-4),
     schedule=Schedule(epochs=12, shape="step", steps=(8.0, 11.0), factor=0.1),

@@ -7,7 +7,7 @@ import torch
 
 from saccade.data import augment, datasets
 from saccade.data.augment import Mix
-from saccade.data.loader import Batch, Loader
+from saccade.data.loader import Batch, Loader, alike
 from saccade.recipes.recipe import Augment, Data
 
 from .conftest import photo
@@ -48,6 +48,29 @@ def same(a, b):
         assert torch.equal(x.image, y.image)
         assert x.target.keys() == y.target.keys()
         assert all(torch.equal(x.target[k], y.target[k]) for k in x.target)
+
+
+# -- alike ----------------------------------------------------------------------------------
+
+
+def test_steps_take_images_that_are_alike(images):
+    like = np.arange(len(images)) % 3 == 0
+    made = loader(images, batch=4, like=like.astype(int))
+    epochs = [[step.index.numpy() for step in joined(made.epoch(n))] for n in range(3)]
+    for steps in epochs:
+        mixed = [len(set(like[step])) > 1 for step in steps]
+        assert not any(mixed[:-1])  # 8 and 16 of 24: no step is left over
+        assert len({*np.concatenate(steps)}) == 4 * len(steps)
+    assert not np.array_equal(epochs[0], epochs[1])
+    again = [step.index.numpy() for step in joined(made.epoch(1, start=2))]
+    assert np.array_equal(again, epochs[1][2:])
+
+
+def test_what_is_left_over_is_mixed_and_not_lost():
+    order, like = np.random.default_rng(0).permutation(11), np.array([0] * 6 + [1] * 5)
+    made = alike(order, like, 4, np.random.default_rng(1))
+    assert sorted(made) == list(range(11))
+    assert len(set(like[made[:4]])) == len(set(like[made[4:8]])) == 1
 
 
 # -- the same, however it is done -----------------------------------------------------------

@@ -36,6 +36,10 @@ class Detection(Kind):
     def test(self, test: words.BoxTest, mean: Colour, std: Colour) -> Shown:
         return box_augment.test(test, mean, std)
 
+    def over_batches(self, augment: words.BoxAugment, images: Any) -> dict[str, Any]:
+        grouped = augment.alike and isinstance(images, boxes.Boxes)
+        return {"like": images.tall} if grouped else {}
+
     def sides(self, recipe: words.Recipe) -> Sequence[int]:
         return (BLANK,)
 

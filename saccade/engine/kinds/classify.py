@@ -40,7 +40,7 @@ class Classification(Kind):
     def test(self, test: words.Test, mean: Colour, std: Colour) -> augment.Transform:
         return augment.test(test, mean, std)
 
-    def over_batches(self, augment_: words.Augment) -> dict[str, Any]:
+    def over_batches(self, augment_: words.Augment, _: Any) -> dict[str, Any]:
         mixes = augment_.mixup > 0 or augment_.cutmix > 0
         return {
             "repeats": augment_.repeats,

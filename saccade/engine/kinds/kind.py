@@ -54,7 +54,7 @@ class Kind(ABC):
             close = nearest(name, [*zoo.VARIANTS, *timm.list_models()])
             raise ValueError(f"no model named {name!r}; did you mean {close!r}?")
 
-    def over_batches(self, augment: Any, /) -> dict[str, Any]:
+    def over_batches(self, augment: Any, images: Any, /) -> dict[str, Any]:
         """What a loader does to whole batches."""
         return {}
 

@@ -47,7 +47,7 @@ class Reconstruction(Kind):
     def test(self, test: words.Test, mean: Colour, std: Colour) -> augment.Transform:
         return augment.test(test, mean, std)
 
-    def over_batches(self, augment_: words.Augment) -> dict[str, Any]:
+    def over_batches(self, augment_: words.Augment, _: Any) -> dict[str, Any]:
         return {"repeats": augment_.repeats}
 
     def sides(self, recipe: words.Recipe) -> Sequence[int]:
