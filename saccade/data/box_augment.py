@@ -14,35 +14,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from saccade.data.augment import Colour
+from saccade.data.augment import Colour, Normalise
 from saccade.recipes.augment import BoxAugment, BoxTest
 
 Target = dict[str, Any]
 Step = Callable[[Tensor, Target], tuple[Tensor, Target]]
 LEAST = 32  # pixels a side of what a network is shown: strips are widened
 LEFT = 1.0  # pixels that a crop must leave of a box, in width and height
-
-
-class Normalise:
-    """An image of bytes as numbers: (x / 255 - mean) / std."""
-
-    def __init__(self, mean: Colour, std: Colour):
-        self.mean, self.std = tuple(mean), tuple(std)
-        m, s = (torch.tensor(value)[:, None, None] for value in (self.mean, self.std))
-        self.factor, self.shift = 1 / (255 * s), m / s
-
-    def __call__(self, image: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
-        return image.contiguous().float().mul_(self.factor).sub_(self.shift)
-
-    def __repr__(self) -> str:
-        return f"Normalise(mean={self.mean}, std={self.std})"
 
 
 class Resize:
@@ -128,7 +113,10 @@ class Train:
         for step in self.steps:
             x, kept = step(x, kept)
         plain = F.clamp_bounding_boxes(kept["boxes"]).as_subclass(Tensor)  # of the last digits
-        return self.normalise(x.as_subclass(Tensor)), {"boxes": plain, "labels": kept["labels"]}
+        return self.normalise.numbers(x.as_subclass(Tensor)), {
+            "boxes": plain,
+            "labels": kept["labels"],
+        }
 
     def __repr__(self) -> str:
         return "\n".join(("Train", *(f"  {step}" for step in (*self.steps, self.normalise))))
@@ -146,7 +134,7 @@ class Seen:
     def __call__(self, image: Image.Image, target: Target) -> tuple[Tensor, Target]: ...
     def __call__(self, image, target=None):
         x, _ = self.steps[0](_bytes(image), {})
-        x = self.normalise(x.as_subclass(Tensor))
+        x = self.normalise.numbers(x.as_subclass(Tensor))
         if target is None:
             return x
         return x, {**target, "original": torch.tensor([image.height, image.width])}

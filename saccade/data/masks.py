@@ -113,6 +113,11 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
     train, val = (_pairs(place, split, legend, findings) for split in SPLITS)
     if train is None:
         train = _pairs(place, "", legend, findings)
+    if train is None and val is not None:
+        raise ValueError(
+            f"{place.name}: images to validate on but none to train on; "
+            f"put these into images/train, or into images without a split"
+        )
     if train is None or not len(train):
         raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
     if val is None:

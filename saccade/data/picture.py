@@ -73,6 +73,8 @@ def rgb(
             return _converted(file)
     except Unreadable:
         raise
+    except FileNotFoundError as error:
+        raise Unreadable(name, "there is no such file") from error
     except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
         raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 

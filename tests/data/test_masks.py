@@ -136,6 +136,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path):
         (lambda p: (p / "images").rename(p / "photos"), "no folder 'images'"),
         (lambda p: (p / "masks").rename(p / "drawn"), "has no masks"),
         (lambda p: [f.rename(f"{f}x.jpg") for f in p.glob("images/*/*")], "no image has a mask"),
+        (lambda p: (p / "images/train").rename(p / "elsewhere"), "none to train on"),
         (
             lambda p: [Image.new("L", (5, 5)).save(f) for f in p.glob("masks/*/*")],
             "no mask of 8 fits its image; images/train/0.jpg: mask 5 x 5, image 52 x 40",

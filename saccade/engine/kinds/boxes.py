@@ -8,7 +8,6 @@ from torch import nn
 from saccade.data import box_augment, boxes
 from saccade.data.datasets import Splits
 from saccade.engine.kinds.kind import Colour, Kind, Shown
-from saccade.models.saved import load
 from saccade.recipes import recipe as words
 from saccade.tasks.task import Task
 
@@ -47,12 +46,6 @@ class Detection(Kind):
         build, _ = _parts(recipe.task)
         options = {"drop_path" if k == "drop_path_rate" else k: v for k, v in settings.items()}
         return build(recipe.model.name, classes, recipe.task, **options)
-
-    def start(self, net: Any, source: str) -> None:
-        try:
-            net.backbone_from(load(source))
-        except ValueError as error:
-            raise ValueError(f"model.start: {source!r}: {error}") from error
 
     def task(
         self,

@@ -10,6 +10,7 @@ from torch import nn
 from saccade.data.datasets import Splits
 from saccade.data.reader import Readable
 from saccade.models import zoo
+from saccade.models.saved import load
 from saccade.recipes.recipe import Data, Recipe
 from saccade.tasks.task import Task
 from saccade.words import nearest
@@ -66,9 +67,12 @@ class Kind(ABC):
     def net(self, recipe: Recipe, classes: int, settings: dict[str, Any]) -> nn.Module:
         """The network by the recipe's name; `settings` are timm's, such as drop_path_rate."""
 
-    @abstractmethod
-    def start(self, net: nn.Module, source: str) -> None:
-        """Take the backbone's weights from a saved model or a run."""
+    def start(self, net: Any, source: str) -> None:
+        """Take the backbone's weights from a saved model or a run, which may be of another kind."""
+        try:
+            net.backbone_from(load(source))
+        except ValueError as error:
+            raise ValueError(f"model.start: {source!r}: {error}") from error
 
     @abstractmethod
     def task(

@@ -1,7 +1,7 @@
 """A class for every pixel."""
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -9,7 +9,6 @@ from saccade.data import mask_augment, masks
 from saccade.data.datasets import Splits
 from saccade.engine.kinds.kind import Colour, Kind
 from saccade.models import semantic_fpn
-from saccade.models.saved import load
 from saccade.recipes import recipe as words
 from saccade.tasks.segment import Segment
 
@@ -47,13 +46,6 @@ class Segmentation(Kind):
         return semantic_fpn.build(
             recipe.model.name, classes, task.dim, task.inner, drop_path=drop_path, **settings
         )
-
-    def start(self, net: nn.Module, source: str) -> None:
-        """The weights of a classifier's backbone, or of another segmenter's."""
-        try:
-            cast(semantic_fpn.SemanticFPN, net).backbone_from(load(source))
-        except ValueError as error:
-            raise ValueError(f"model.start: {source!r}: {error}") from error
 
     def task(
         self,
