@@ -1,9 +1,11 @@
 """Several runs in one table and one plot: what differs between them, and what came of it.
 
-Finished runs that differ in nothing but `loop.seed` are one row: mean and standard deviation.
+Finished runs that differ in nothing but `loop.seed` are one row: mean and standard deviation. Runs
+that began with other runs may begin each with one of another seed, or of their own model.
 """
 
 import glob
+import hashlib
 import json
 import math
 import statistics
@@ -16,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from saccade.engine.draw import Curve
+from saccade.engine.run import Run
 from saccade.engine.summary import Summary, finite, flat, setting, shown, spoken
 
 WIDE = 5  # settings that have a column of their own; more are told beneath
@@ -148,8 +151,8 @@ def groups(summaries: Sequence[Summary]) -> list[Group]:
     alike: dict[str, list[Summary]] = {}
     for one in summaries:
         own = "" if one.finished else str(one.run.folder)
-        alike.setdefault(json.dumps([_decides(one), one.run.classes, own]), []).append(one)
-    settings = [_decides(members[0]) for members in alike.values()]
+        alike.setdefault(json.dumps([_decides(one.run), one.run.classes, own]), []).append(one)
+    settings = [_decides(members[0].run) for members in alike.values()]
     keys = list(dict.fromkeys(key for setting in settings for key in setting))
     apart = [k for k in keys if len({json.dumps(setting.get(k)) for setting in settings}) > 1]
     apart = [key for key in apart if key not in APART]
@@ -160,10 +163,19 @@ def groups(summaries: Sequence[Summary]) -> list[Group]:
     return sorted(made, key=lambda group: _descending(group.best[0]))
 
 
-def _decides(one: Summary) -> dict[str, Any]:
+def _decides(run: Run) -> dict[str, Any]:
     """All that sets a run's result but the seed."""
-    settings = {k: v for k, v in flat(one.run.recipe).items() if k != "loop.seed"}
-    return {"data": one.run.data, **settings}
+    settings = {k: v for k, v in flat(run.recipe).items() if k != "loop.seed"}
+    if (Path(settings["model.start"] or "-") / "recipe.json").is_file():
+        settings["model.start"] = _setting_of(Run.open(settings["model.start"]))
+    return {"data": run.data, **settings}
+
+
+def _setting_of(source: Run) -> str:
+    """What a run that others begin with was trained by, in a word; its model is told elsewhere."""
+    decided = {k: v for k, v in _decides(source).items() if k != "model.name"}
+    digest = hashlib.sha256(json.dumps(decided).encode()).hexdigest()
+    return f"{source.name} of {Path(source.data).name} #{digest[:4]}"
 
 
 def _label(members: list[Summary], differs: dict[str, Any]) -> str:
@@ -179,14 +191,21 @@ def _label(members: list[Summary], differs: dict[str, Any]) -> str:
 
 
 def table(made: Sequence[Group]) -> Table:
-    """A row a group; settings that differ have columns if they are few."""
+    """A row a group; settings that differ have columns if they are few.
+
+    The last figure is shown where it is not the best, names of runs stand beneath.
+    """
     keys = list(made[0].differs)
     columns = keys if len(keys) <= WIDE else []
     name = spoken(made[0].figure)
-    shape = Table("model", *columns, box=None, pad_edge=False)
-    for head in ("params M", f"best {name}", f"last {name}", "epochs", "minutes", "seeds"):
+    shape = Table(box=None, pad_edge=False)
+    shape.add_column("model", overflow="fold", min_width=min(max(len(g.model) for g in made), 20))
+    for key in columns:
+        shape.add_column(key)
+    sank = any(group.last != group.best for group in made)
+    last = [f"last {name}"] if sank else []
+    for head in ("params M", f"best {name}", *last, "epochs", "minutes", "seeds"):
         shape.add_column(head, justify="right", no_wrap=head != "seeds")
-    shape.add_column("runs", overflow="fold")
     for group in made:
         count = group.runs[0].parameters()
         done, asked = group.runs[0].last["epoch"], group.runs[0].run.recipe.schedule.epochs
@@ -195,22 +214,31 @@ def table(made: Sequence[Group]) -> Table:
             *(setting(group.differs[key]) for key in columns),
             f"{count / 1e6:.2f}" if count is not None else "",
             mean(group.figure, *group.best, len(group.runs)),
-            mean(group.figure, *group.last, len(group.runs)),
+            *([mean(group.figure, *group.last, len(group.runs))] if sank else []),
             str(done) if group.finished else f"{done} of {asked}",
             f"{group.minutes:.1f}",
             " ".join(map(str, group.seeds)),
-            " ".join(one.run.folder.name for one in group.runs),
         ]
         shape.add_row(*map(Text, cells))
     return shape
 
 
+def _folded(names: Sequence[str]) -> str:
+    """`nano-{0,1,2}` for nano-0, nano-1 and nano-2."""
+    few, many = min(names), max(names)  # what these begin with alike, all do
+    shared = few[: next((i for i, c in enumerate(few) if c != many[i]), len(few))]
+    if len(names) < 2 or not shared:
+        return " ".join(names)
+    return f"{shared}{{{','.join(name.removeprefix(shared) for name in names)}}}"
+
+
 def beneath(made: Sequence[Group]) -> list[str]:
     """What the table has no room for, and what a reader should beware of."""
-    told = []
-    if len(made[0].differs) > WIDE:
-        for group in made:
-            names = " ".join(one.run.folder.name for one in group.runs)
+    told, named = [], [_folded([one.run.folder.name for one in group.runs]) for group in made]
+    if len(made[0].differs) <= WIDE:
+        told.append(f"runs: {'; '.join(named)}")
+    else:
+        for group, names in zip(made, named, strict=True):
             differs = ", ".join(f"{k}={setting(v)}" for k, v in group.differs.items())
             told.append(f"{names}: {differs}")
     if len({group.runs[0].run.classes for group in made}) > 1 or "data" in made[0].differs:

@@ -28,11 +28,32 @@ def test_seeds_are_one_row(tmp_path):
     row = cells(compare.table([group]))
     assert row["best top-1"] == ["91.17% ± 1.04 (3)"]
     assert row["seeds"] == ["0 1 2"]
+    assert compare.beneath([group]) == ["runs: s{0,1,2}"]
     curve = group.curve()
     assert curve.label == "linglo_nano (mean of 3 ± sd)"
     assert curve.epochs == list(range(1, EPOCHS + 1))
     assert curve.mean[-1] == pytest.approx(group.best[0])
     assert curve.spread[-1] == pytest.approx(group.best[1])
+
+
+def test_each_seed_may_begin_with_a_run_of_its_own(tmp_path):
+    starts = [
+        written(tmp_path / f"{model}-{i}", sets=[f"model.name={model}"], seed=i)
+        for model in ("linglo_nano", "qna_nano")
+        for i in range(2)
+    ]
+    later = [
+        written(tmp_path / f"tuned-{start.folder.name}", "finetune", seed=i % 2,
+                sets=[f"model.start={start.folder}", f"model.name={start.recipe.model.name}"])
+        for i, start in enumerate(starts)
+    ]  # fmt: skip
+    groups = made(*later)
+    assert [group.seeds for group in groups] == [[0, 1], [0, 1]]
+    assert [group.differs for group in groups] == [{}, {}]
+    longer = written(tmp_path / "longer", sets=["schedule.epochs=3"])
+    other = written(tmp_path / "o", "finetune", sets=[f"model.start={longer.folder}"], seed=2)
+    assert len(made(*later, other)) == 3
+    assert "model.start" in made(*later, other)[0].differs
 
 
 def test_what_differs_is_a_column(tmp_path):
@@ -44,7 +65,7 @@ def test_what_differs_is_a_column(tmp_path):
     row = cells(compare.table(groups))
     assert row["optim.lr"] == ["0.5", "0.002"]
     assert row["params M"] == ["11.18", "0.54"]
-    assert compare.beneath(groups) == []
+    assert compare.beneath(groups) == ["runs: b; a"]
 
 
 def test_many_differences_are_told_beneath(tmp_path):
@@ -70,7 +91,7 @@ def test_an_unfinished_run_stands_by_itself(tmp_path):
 def test_other_data_is_never_averaged_and_is_warned_of(tmp_path):
     groups = made(written(tmp_path / "a", seed=0), written(tmp_path / "b", seed=1, data="pets"))
     assert len(groups) == 2
-    assert compare.beneath(groups) == [
+    assert compare.beneath(groups)[1:] == [
         "these runs saw different data: their figures do not compare"
     ]
     same_path = made(written(tmp_path / "c"), written(tmp_path / "d", seed=1, classes=5))
@@ -80,7 +101,7 @@ def test_other_data_is_never_averaged_and_is_warned_of(tmp_path):
 
 def test_a_seed_twice_is_told(tmp_path):
     groups = made(written(tmp_path / "a"), written(tmp_path / "b"))
-    assert compare.beneath(groups) == ["some runs share a seed: their spread says nothing"]
+    assert compare.beneath(groups)[1:] == ["some runs share a seed: their spread says nothing"]
 
 
 def test_different_tasks_do_not_compare(tmp_path):
