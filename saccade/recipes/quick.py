@@ -49,11 +49,13 @@ SCRATCH = change(
 
 FINETUNE = change(
     SCRATCH,
-    about="""A trained backbone on your own few images: gentle rates, gentler in early blocks.
-    saccade train finetune --data FOLDER --set model.start=RUN""",
-    optim=Optim(name="adamw", lr=5e-4, lr_batch=64, weight_decay=0.05, layer_decay=0.75, clip=1.0),
-    schedule=Schedule(epochs=20, warmup=2, end=0.01),
-    loop=Loop(batch=64, ema=0.99),
+    about="""A trained backbone on your own few images: small steps, smaller ones in early blocks.
+    saccade train finetune --data FOLDER --set model.start=RUN; images are cut and flipped, no more:
+    small nets underfit what is disguised further, within so few epochs.""",
+    augment=Augment(size=64, scale=(0.5, 1.0), interpolation="bilinear"),
+    optim=Optim(name="adamw", lr=1e-3, lr_batch=32, weight_decay=0.05, layer_decay=0.9, clip=1.0),
+    schedule=Schedule(epochs=20, warmup=1, end=0.01),
+    loop=Loop(batch=32, ema=0.99),
 )
 
 DISTILL = change(

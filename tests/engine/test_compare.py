@@ -96,7 +96,7 @@ def test_other_data_is_never_averaged_and_is_warned_of(tmp_path):
     ]
     same_path = made(written(tmp_path / "c"), written(tmp_path / "d", seed=1, classes=5))
     assert len(same_path) == 2
-    assert len(compare.beneath(same_path)) == 1
+    assert len(compare.beneath(same_path)) == 2
 
 
 def test_a_seed_twice_is_told(tmp_path):
