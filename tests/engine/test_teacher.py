@@ -42,6 +42,18 @@ def test_a_student_learns_from_a_saved_teacher_and_resumes_with_the_same(data, m
     assert same(Checkpoints(run.folder).load()[0]["model"], state["model"]) is None
 
 
+def test_a_head_is_no_surer_than_it_should_be():
+    torch.manual_seed(0)
+    y = torch.arange(120) % 3
+    clear = F.one_hot(y, 20).float() * 4 + torch.randn(120, 20)
+    vague = F.one_hot(y, 200).float() + torch.randn(120, 200)  # more features than images
+    decay, right = teacher.chosen(clear, y, 3)
+    assert right > 0.9
+    more, less_right = teacher.chosen(vague, y, 3)
+    assert more > decay
+    assert less_right < right
+
+
 def test_it_sees_images_its_own_way():
     net = timm.create_model("resnet10t", num_classes=3).eval()
     net.pretrained_cfg = {**card(net), "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.6, 0.7)}
