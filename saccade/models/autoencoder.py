@@ -132,9 +132,14 @@ class AutoEncoder(nn.Module):
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Sides that are no multiple of 32, or less than 64, are filled up with the border."""
         H, W = image.shape[2:]
-        beyond = [max(-(-side // STEP) * STEP, LEAST) - side for side in (H, W)]
+        whole = [max((side + STEP - 1) // STEP * STEP, LEAST) for side in (H, W)]
+        beyond = (0, whole[1] - W, 0, whole[0] - H)
+        if torch.compiler.is_exporting():  # where neither `if` nor a slice may ask for sizes
+            y = self.decode(self.encode(F.pad(image, beyond, mode="replicate")))
+            y = y.index_select(2, torch.arange(H, device=y.device))
+            return y.index_select(3, torch.arange(W, device=y.device))
         if any(beyond):
-            image = F.pad(image, (0, beyond[1], 0, beyond[0]), mode="replicate")
+            image = F.pad(image, beyond, mode="replicate")
         return self.decode(self.encode(image))[..., :H, :W]
 
     def group_matcher(self, coarse: bool = False) -> dict:
