@@ -38,10 +38,10 @@ def by_anchors(out, size, how):
         chosen.append(best[level[best] > how["score"]] + start * classes)
         start += count
     which, labels = np.divmod(np.concatenate(chosen), classes)
-    anchors, offsets, scores = anchors[which], offsets[which], scores[which, labels]
-    sides = anchors[:, 2:] - anchors[:, :2]
-    middle = anchors[:, :2] + sides / 2 + offsets[:, :2] * sides
-    half = np.exp(offsets[:, 2:].clip(max=how["widest"])) * sides / 2
+    scores, corner = scores[which, labels], anchors[which, :2]
+    sides = anchors[which, 2:] - corner
+    middle = corner + (0.5 + offsets[which, :2]) * sides
+    half = np.exp(offsets[which, 2:].clip(max=how["widest"])) * sides / 2
     boxes = np.hstack((middle - half, middle + half)).clip(0, np.tile(size, 2))
     left, kept = np.argsort(-scores, kind="stable"), []
     left = left[(boxes[left, 2:] > boxes[left, :2]).all(1)]
@@ -64,9 +64,8 @@ def by_queries(out, how):
     """DETR: a box for each query, or nothing."""
     shares = np.exp(out["logits"][0] - out["logits"][0].max(1, keepdims=True))
     shares = (shares / shares.sum(1, keepdims=True))[:, :-1]  # the last class: nothing
-    order = np.argsort(-shares.max(1), kind="stable")
-    order = order[shares[order].max(1) >= how["score"]]
-    middle, half = out["boxes"][0][order, :2], out["boxes"][0][order, 2:] / 2
+    order = [i for i in np.argsort(-shares.max(1)) if shares[i].max() >= how["score"]]
+    middle, half = np.split(out["boxes"][0][order] / (1, 1, 2, 2), 2, 1)
     boxes = np.hstack((middle - half, middle + half)).clip(0, 1)
     return boxes, shares[order].argmax(1), shares[order].max(1)
 
@@ -88,8 +87,7 @@ def main(model, *pictures):
         photo = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
         for box, label, score in zip(*found(session, about, photo), strict=True):
             if score >= SURE:
-                place = " ".join(f"{v:.1f}" for v in box)
-                print(f"  {100 * score:5.1f}%  {about['classes'][label]}  {place}")
+                print(f"  {100 * score:5.1f}%  {about['classes'][label]}", *box.round(1))
 
 
 if __name__ == "__main__":

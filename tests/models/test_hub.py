@@ -41,7 +41,7 @@ def test_saved_by_timm_and_pulled_by_timm_and_by_saccade(tmp_path):
     assert same(ours, net)
     assert not ours.training
     assert ours.notes["classes"] == CLASSES
-    assert ours.notes["test"] == {"size": 224, "crop": 0.875, "interpolation": "bicubic"}
+    assert ours.notes["test"] == {"size": 64, "crop": 0.875, "interpolation": "bicubic"}
 
 
 def test_another_number_of_classes_keeps_the_backbone(tmp_path):
