@@ -108,6 +108,7 @@ def _fresh(name: str) -> Any:
     from saccade.engine import kinds
     from saccade.engine.session import Opened
     from saccade.models import detectors, zoo
+    from saccade.models.saved import card
     from saccade.recipes import recipe as words
 
     if name not in zoo.VARIANTS and name not in detectors.DETECTORS:
@@ -116,13 +117,20 @@ def _fresh(name: str) -> Any:
     asked: Any
     if name in detectors.DETECTORS:
         net: Any = detectors.DETECTORS[name]()
-        asked = words.Segment() if net.kind == "semantic_fpn" else words.RetinaNet()
+        made = net.arguments
+        asked = (
+            words.Segment(dim=made["dim"], inner=made["inner"])
+            if net.kind == "semantic_fpn"
+            else words.RetinaNet(**made["settings"])
+        )
+        test = {}
     else:
         net, asked = cast(Any, zoo.build(name)), words.Classify()
+        test = {"size": card(net)["input_size"][1]}
     kind = kinds.named(type(asked).__name__)
     classes = [f"class {i}" for i in range(int(net.num_classes))]
     task = kind.task(asked, net, tuple(classes), {}).eval()
-    return Opened(kind, task, kind.tests(), classes, {}, asked)
+    return Opened(kind, task, kind.tests(**test), classes, {}, asked)
 
 
 def _shared(model: str, ready: Any, out: Path | None) -> None:
@@ -138,6 +146,8 @@ def _shared(model: str, ready: Any, out: Path | None) -> None:
     net, place = load(model), Path(model)
     run = Run.open(place) if (place / "recipe.json").is_file() else None
     notes: dict[str, Any] = dict(cast(Any, net).notes)
+    if "task" in notes:
+        notes["task"] = _public(notes["task"])
     out = out or (place if place.is_dir() else place.parent) / "hub"
     if out.resolve() == place.resolve():
         raise ValueError("export: the hub's folder is one of its own; name another with --out")
@@ -155,6 +165,14 @@ def _shared(model: str, ready: Any, out: Path | None) -> None:
     _say(f"next: name a licence in {out / 'README.md'}, then hf upload SOMEONE/NAME {out}")
 
 
+def _public(words: dict[str, Any]) -> dict[str, Any]:
+    """Without where files lie on this machine, such as a teacher's."""
+    return {
+        key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+        for key, value in words.items()
+    }
+
+
 def _about(ready: Any) -> dict[str, Any]:
     """What a program that runs the file needs to know."""
     import dataclasses
@@ -170,7 +188,7 @@ def _about(ready: Any) -> dict[str, Any]:
         "mean": list(about["mean"]),
         "std": list(about["std"]),
         "test": dataclasses.asdict(ready.test),
-        "task": dataclasses.asdict(ready.asked),
+        "task": _public(dataclasses.asdict(ready.asked)),
         "decode": ready.task.decoding(),
         "notes": ready.notes,
         "saccade": __version__,
