@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.qna import LearnedQueryAttention, LearnedQueryUpsampling
+from saccade.layers.semantic import begun
 
 LEVELS = 5
 STEP = 2**LEVELS
@@ -134,13 +135,9 @@ class AutoEncoder(nn.Module):
         H, W = image.shape[2:]
         whole = [max((side + STEP - 1) // STEP * STEP, LEAST) for side in (H, W)]
         beyond = (0, whole[1] - W, 0, whole[0] - H)
-        if torch.compiler.is_exporting():  # where neither `if` nor a slice may ask for sizes
-            y = self.decode(self.encode(F.pad(image, beyond, mode="replicate")))
-            y = y.index_select(2, torch.arange(H, device=y.device))
-            return y.index_select(3, torch.arange(W, device=y.device))
-        if any(beyond):
+        if torch.compiler.is_exporting() or any(beyond):  # a graph is for every size
             image = F.pad(image, beyond, mode="replicate")
-        return self.decode(self.encode(image))[..., :H, :W]
+        return begun(self.decode(self.encode(image)), (H, W))
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """timm's names of what comes after what."""

@@ -74,7 +74,7 @@ def test_written_by_saccade_with_all_it_was_built_with(tmp_path, name, options):
     again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert same(again, net)
     about = timm.data.resolve_model_data_config(again)
-    assert about["input_size"] == (3, 48, 48)
+    assert tuple(about["input_size"]) == (3, 48, 48)
     assert (about["crop_pct"], about["interpolation"]) == (0.9, "bilinear")
     assert json.loads((tmp_path / "config.json").read_text())["label_names"] == CLASSES
     ours = saccade.load(tmp_path)
