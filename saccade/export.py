@@ -266,7 +266,7 @@ def figures(task: Any, run: Run, batches: Iterable[Any]) -> dict[str, float]:
         for image, size, target in _unpadded(part):
             made = run(np.ascontiguousarray(image.numpy()))
             output = {name: torch.from_numpy(value) for name, value in made.items()}
-            metric.update({**output, "size": size}, target)
+            metric.update({**output, "input": image, "size": size}, target)
     return metric.compute()
 
 

@@ -11,12 +11,14 @@ from torch import nn
 import saccade
 from saccade import export
 from saccade.data.loader import Batch
-from saccade.models import retinanet, semantic_fpn
+from saccade.models import autoencoder, retinanet, semantic_fpn
 from saccade.recipes import task as words
+from saccade.tasks.autoencode import AutoEncode
 from saccade.tasks.retinanet import RetinaNetTask
 from saccade.tasks.segment import Segment
 
 pytestmark = pytest.mark.usefixtures("untyped")  # exporters trace with symbols
+SIZES = torch.tensor([[70, 65], [70, 65]])
 ABOUT = {"classes": ["a", "b", "c"], "mean": [0.5] * 3, "std": [0.2] * 3}
 
 
@@ -150,6 +152,25 @@ def test_detectors_and_segmenters_at_any_size(which, outputs, tmp_path):
     assert list(raw.names) == outputs
     path = export.to_onnx(raw, tmp_path / "net.onnx", ABOUT)
     assert export.apart(export.Raw(task), export.runner(path)) < export.CLOSE
+
+
+@pytest.mark.parametrize(
+    ("encoder", "decoder"),
+    [("max", "bilinear"), pytest.param("qna", "qna", marks=pytest.mark.slow)],
+)
+def test_auto_encoders_at_any_size(encoder, decoder, tmp_path):
+    task = AutoEncode(autoencoder.build(encoder=encoder, decoder=decoder, dim=8)).eval()
+    raw = export.prepared(task)
+    assert raw.names == ("reconstruction",)
+    for write, ending in ((export.to_onnx, ".onnx"), (export.to_torch, ".pt2")):
+        run = export.runner(write(raw, tmp_path / f"net{ending}", {}))
+        assert export.apart(export.Raw(task), run) < export.CLOSE
+        image = torch.rand(2, 3, 70, 65)
+        found = export.figures(task, run, [Batch(image, {}, torch.arange(2), SIZES)])
+        wanted = task.metric()
+        with torch.no_grad():
+            wanted.update(task(image), {})
+        assert found == pytest.approx(wanted.compute(), rel=1e-3)
 
 
 @pytest.mark.parametrize("which", ["segment", "retinanet", "detr"])

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rich.table import Table
 
@@ -27,8 +27,8 @@ def export(
 
     Args:
         model: a run's folder or a saved model, or a model's name with --untrained
-        to: onnx, torch (torch.export) or aot (compiled ahead of time for this machine)
-        out: the file; beside the model if not given
+        to: onnx, torch (torch.export), aot (compiled ahead of time for this machine), or hub
+        out: the file, or the hub's folder; beside the model if not given
         int8: also write an 8-bit ONNX file, and count both over the data
         data: images that 8-bit ranges and figures are measured on; the run's own if not given
         untrained: take a model by name, with fresh weights
@@ -37,23 +37,28 @@ def export(
     """
     from saccade import export as ship
 
-    if to not in ship.ENDINGS:
-        known = list(ship.ENDINGS)
+    known = [*ship.ENDINGS, "hub"]
+    if to not in known:
         raise ValueError(
             f"export: no format {to!r}; did you mean {nearest(to, known)!r} ({', '.join(known)})?"
         )
     if int8 and to != "onnx":
         raise ValueError("export: int8 is for ONNX; leave --to at onnx")
-    if int8 and untrained:
-        raise ValueError("export: int8 measures ranges on images; give a trained model")
-    ready = None if untrained else _opened(model)
-    task, about = _fresh(model) if ready is None else (ready.task, _about(ready))
+    if untrained and (int8 or to == "hub"):
+        why = "int8 measures ranges on images" if int8 else "the hub is for weights"
+        raise ValueError(f"export: {why}; give a trained model")
+    ready = _fresh(model) if untrained else _opened(model)
+    if to == "hub":
+        if latency:
+            raise ValueError("export: latency is of a file that runs; leave --to at onnx")
+        _shared(model, ready, out)
+        return
     folder = Path(model) if Path(model).is_dir() else Path(model).parent
     stem = "model" if Path(model).is_dir() else Path(model).stem
     out = out or (Path() if untrained else folder) / f"{stem}{ship.ENDINGS[to]}"
-    raw = ship.prepared(task)
+    raw = ship.prepared(ready.task)
     write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
-    path = _checked(lambda: write(raw, out, about), to)
+    path = _checked(lambda: write(raw, out, _about(ready)), to)
     try:
         gap = _checked(lambda: ship.apart(raw, ship.runner(path)), to)
     except RuntimeError:
@@ -65,12 +70,12 @@ def export(
     megabytes = os.path.getsize(path) / 1e6
     _say(f"{path}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
     files = {to: path}
-    if int8 and ready is not None:
+    if int8:
         files["int8"] = _quantised(ship, ready, path, model, data)
     if latency:
         _timed(ship, raw, files, size)
-    if to == "onnx" and ready is not None and ready.kind.verb == "predict":
-        _say(f"next: python examples/predict_onnx.py {path} PICTURE")
+    if to == "onnx" and not untrained and ready.kind.verb:
+        _say(f"next: python examples/{ready.kind.verb}_onnx.py {path} PICTURE")
 
 
 def _checked(call: Callable[[], Any], to: str) -> Any:
@@ -86,10 +91,10 @@ def _checked(call: Callable[[], Any], to: str) -> Any:
 
 def _opened(model: str) -> Any:
     from saccade.engine import session
-    from saccade.models import zoo
+    from saccade.models import detectors, zoo
 
     if not Path(model).exists():
-        if model in zoo.VARIANTS:
+        if model in zoo.VARIANTS or model in detectors.DETECTORS:
             raise ValueError(
                 f"export: {model!r} comes without weights; give a run of 'saccade train', "
                 f"or --untrained for its shape alone"
@@ -98,13 +103,74 @@ def _opened(model: str) -> Any:
     return session.opened(model)
 
 
-def _fresh(name: str) -> tuple[Any, dict[str, Any]]:
-    from saccade.models import zoo
+def _fresh(name: str) -> Any:
+    """A model by its name in the zoo or in a paper's table of detectors, its classes numbered."""
+    from saccade.engine import kinds
+    from saccade.engine.session import Opened
+    from saccade.models import detectors, zoo
     from saccade.models.saved import card
+    from saccade.recipes import recipe as words
 
-    net = zoo.build(name).eval()
-    about = card(net)
-    return net, {"model": name, "mean": list(about["mean"]), "std": list(about["std"])}
+    if name not in zoo.VARIANTS and name not in detectors.DETECTORS:
+        close = nearest(name, [*zoo.VARIANTS, *detectors.DETECTORS])
+        raise ValueError(f"export: no model named {name!r}; did you mean {close!r}?")
+    asked: Any
+    if name in detectors.DETECTORS:
+        net: Any = detectors.DETECTORS[name]()
+        made = net.arguments
+        asked = (
+            words.Segment(dim=made["dim"], inner=made["inner"])
+            if net.kind == "semantic_fpn"
+            else words.RetinaNet(**made["settings"])
+        )
+        test = {}
+    else:
+        net, asked = cast(Any, zoo.build(name)), words.Classify()
+        test = {"size": card(net)["input_size"][1]}
+    kind = kinds.named(type(asked).__name__)
+    classes = [f"class {i}" for i in range(int(net.num_classes))]
+    task = kind.task(asked, net, tuple(classes), {}).eval()
+    return Opened(kind, task, kind.tests(**test), classes, {}, asked)
+
+
+def _shared(model: str, ready: Any, out: Path | None) -> None:
+    """A folder for the hub, tried by pulling it back."""
+    import timm
+    import torch
+
+    from saccade.engine import card
+    from saccade.engine.run import Run
+    from saccade.models import hub
+    from saccade.models.saved import load
+
+    net, place = load(model), Path(model)
+    run = Run.open(place) if (place / "recipe.json").is_file() else None
+    notes: dict[str, Any] = dict(cast(Any, net).notes)
+    if "task" in notes:
+        notes["task"] = _public(notes["task"])
+    out = out or (place if place.is_dir() else place.parent) / "hub"
+    if out.resolve() == place.resolve():
+        raise ValueError("export: the hub's folder is one of its own; name another with --out")
+    shown = {}
+    if hub.of_timm(net):
+        side = ready.test.size
+        shown = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
+                 "interpolation": ready.test.interpolation}  # fmt: skip
+    hub.write(net, out, card.written(net, notes, ready.kind.verb, run), shown, **notes)
+    again = timm.create_model(f"local-dir:{out}", pretrained=True) if shown else load(out)
+    wanted, got = net.state_dict(), again.state_dict()
+    if wanted.keys() != got.keys() or not all(torch.equal(got[k], v) for k, v in wanted.items()):
+        raise RuntimeError(f"export: what comes back from {str(out)!r} is not the model")
+    _say(f"{out}: {', '.join(sorted(file.name for file in out.iterdir()))}; read back bit for bit")
+    _say(f"next: name a licence in {out / 'README.md'}, then hf upload SOMEONE/NAME {out}")
+
+
+def _public(words: dict[str, Any]) -> dict[str, Any]:
+    """Without where files lie on this machine, such as a teacher's."""
+    return {
+        key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+        for key, value in words.items()
+    }
 
 
 def _about(ready: Any) -> dict[str, Any]:
@@ -122,7 +188,8 @@ def _about(ready: Any) -> dict[str, Any]:
         "mean": list(about["mean"]),
         "std": list(about["std"]),
         "test": dataclasses.asdict(ready.test),
-        "task": dataclasses.asdict(ready.asked),
+        "task": _public(dataclasses.asdict(ready.asked)),
+        "decode": ready.task.decoding(),
         "notes": ready.notes,
         "saccade": __version__,
     }

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,6 +30,14 @@ def raised(
 ) -> Float[Tensor, "B C H W"]:
     """Bilinear, each pixel to times x times of them, cut to `size`; nothing is moved."""
     x = F.interpolate(x, scale_factor=times, mode="bilinear", align_corners=False)
+    return begun(x, size)
+
+
+def begun(x: Float[Tensor, "B C h w"], size: Sequence[int]) -> Float[Tensor, "B C H W"]:
+    """The first rows and columns."""
+    if torch.compiler.is_exporting():  # a slice would ask whether all are taken, once and for all
+        x = x.index_select(2, torch.arange(size[0], device=x.device))
+        return x.index_select(3, torch.arange(size[1], device=x.device))
     return x[..., : size[0], : size[1]]
 
 

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.qna import LearnedQueryAttention, LearnedQueryUpsampling
+from saccade.layers.semantic import begun
 
 LEVELS = 5
 STEP = 2**LEVELS
@@ -132,10 +133,11 @@ class AutoEncoder(nn.Module):
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         """Sides that are no multiple of 32, or less than 64, are filled up with the border."""
         H, W = image.shape[2:]
-        beyond = [max(-(-side // STEP) * STEP, LEAST) - side for side in (H, W)]
-        if any(beyond):
-            image = F.pad(image, (0, beyond[1], 0, beyond[0]), mode="replicate")
-        return self.decode(self.encode(image))[..., :H, :W]
+        whole = [max((side + STEP - 1) // STEP * STEP, LEAST) for side in (H, W)]
+        beyond = (0, whole[1] - W, 0, whole[0] - H)
+        if torch.compiler.is_exporting() or any(beyond):  # a graph is for every size
+            image = F.pad(image, beyond, mode="replicate")
+        return begun(self.decode(self.encode(image)), (H, W))
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """timm's names of what comes after what."""

@@ -41,7 +41,7 @@ def save(
     tensors = model.state_dict() if tensors is None else tensors
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     partial = path.with_name(path.name + ".part")
-    save_file(tensors, partial, metadata={"saccade": json.dumps(about)})
+    save_file(tensors, partial, metadata={"format": "pt", "saccade": json.dumps(about)})
     partial.replace(path)  # a crash midway leaves an older file whole
     return path
 
@@ -49,7 +49,7 @@ def save(
 def load(path: str | Path, **overrides: Any) -> nn.Module:
     """The model that `save` wrote, weights and all, in eval mode; its `notes` come along.
 
-    A run's folder stands for its best model.
+    A run's folder stands for its best model; one that timm wrote for the hub is read too.
     """
     path = Path(path)
     if path.is_dir():
@@ -70,6 +70,10 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"load: {str(path)!r} is truncated or no safetensors file ({error}); "
             f"copy it again from where it was saved"
         ) from error
+    if about is None and (path.parent / "config.json").is_file():
+        from saccade.models import hub
+
+        return hub.read(path.parent, **overrides)
     if about is None:
         raise ValueError(
             f"load: {str(path)!r} holds weights but not their model; "

@@ -212,11 +212,15 @@ def _windows_at(
 
 
 def _slid(x: Float[Tensor, "B C H W"], heads: int, window: int) -> Float[Tensor, "B h d k R W"]:
-    """The map under each column offset, zeros outside it; R = H+k-1 rows, to take H from."""
-    H, W = x.shape[2:]
-    x = F.unfold(x, (1, window), padding=window // 2)
-    x = x.unflatten(2, (H + window - 1, W))
-    return x.unflatten(1, (heads, -1, window))
+    """The map under each column offset, zeros outside it; R = H+k-1 rows, to take H from.
+
+    Slices, not F.unfold: that joins rows and columns, and to take them apart again costs compilers
+    minutes where sizes are symbols.
+    """
+    W = x.shape[3]
+    x = F.pad(x, (window // 2,) * 4)
+    x = torch.stack([x.narrow(3, b, W) for b in range(window)], 2)  # B C k R W
+    return x.unflatten(1, (heads, -1))
 
 
 def _off(size: int, window: int, device: torch.device) -> Bool[Tensor, "k size"]:

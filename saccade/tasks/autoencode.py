@@ -39,17 +39,17 @@ class AutoEncode(Task):
     def forward(
         self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
     ) -> dict[str, Tensor]:
-        return {"image": self.net(image), "input": image}
+        return {"reconstruction": self.net(image), "input": image}
 
     def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
-        return {"image": self.net(image)}
+        return {"reconstruction": self.net(image)}
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
-        return {"l1": (output["image"].float() - output["input"]).abs().mean()}
+        return {"l1": (output["reconstruction"].float() - output["input"]).abs().mean()}
 
     def predict(self, output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Tensor]:
         """Reconstructions in 0..1."""
-        return list(output["image"].float().clamp(0, 1))
+        return list(output["reconstruction"].float().clamp(0, 1))
 
     def metric(self) -> "Fidelity":
         return Fidelity()
@@ -66,7 +66,7 @@ class Fidelity(Metric):
 
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None:
         image = output["input"].float()
-        again = output["image"].float().clamp(0, 1)
+        again = output["reconstruction"].float().clamp(0, 1)
         for name, each in (
             ("psnr", psnr(image, again)),
             ("ssim", ssim(image, again)),

@@ -35,6 +35,9 @@ class Detect(Task):
         self.classes = tuple(classes)
         self.ids = list(ids) if ids is not None else list(range(1, len(self.classes) + 1))
 
+    def decoding(self) -> dict[str, Any]:
+        return {"ids": self.ids}
+
     def metric(self) -> Metric:
         from saccade.tasks.average_precision import AveragePrecision
 

@@ -64,6 +64,9 @@ class DetrTask(Detect):
         output = self.net(image)
         return {name: output[name] for name in ("logits", "boxes")}
 
+    def decoding(self) -> dict[str, Any]:
+        return {**super().decoding(), "score": self.score}
+
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
         sizes = output["size"].float().to(output["boxes"].device)
         truth = []

@@ -81,6 +81,12 @@ class RetinaNetTask(Detect):
             "counts": torch.cat(counts),
         }
 
+    def decoding(self) -> dict[str, Any]:
+        return {
+            **super().decoding(), "score": self.score, "overlap": self.overlap, "most": self.most,
+            "candidates": CANDIDATES, "widest": self.coder.bbox_xform_clip,
+        }  # fmt: skip
+
     # -- training ---------------------------------------------------------------------------
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:

@@ -72,6 +72,10 @@ class Segment(Task):
         """Logits of every fourth pixel each way, of whole images."""
         return {"logits": self.net(image, coarse=True)}
 
+    def decoding(self) -> dict[str, Any]:
+        windows = {"window": self.window, "overlap": self.overlap}
+        return {"ids": self.ids, "stride": STRIDE, **windows}
+
     def seen(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B K h w"]:
         """Whole, or through windows where it is larger than they."""
         if self.window is None or max(image.shape[2:]) <= self.window:

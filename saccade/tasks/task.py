@@ -61,6 +61,10 @@ class Task(nn.Module, ABC):
         """What an exported graph gives for images without padding; nothing branches on values."""
         return {"logits": self(image)["logits"]}
 
+    def decoding(self) -> dict[str, Any]:
+        """The numbers by which `predict` reads raw outputs, for a program that must do without."""
+        return {}
+
     def prepare(self, image: Tensor, target: dict[str, Any]) -> dict[str, Any]:
         """The target as training sees it, without gradients; a teacher adds its view here."""
         return target

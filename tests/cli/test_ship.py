@@ -5,9 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jaxtyping
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
+from saccade import cli
+from saccade.engine import session
+from saccade.engine.detect import Detector
+from saccade.models import detectors, detr, retinanet, semantic_fpn
+from saccade.models.saved import card
+from saccade.recipes import task as words
 from saccade.recipes.recipe import change
+from tests.cli.examples import ALONE, EXAMPLES, alone, lively, pictures, saved
 from tests.engine.small import PLAIN, fit, folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_onnx.py"
@@ -40,8 +51,223 @@ def test_an_exported_model_predicts_without_torch(run, trained, untyped):
     assert theirs == pytest.approx({k: 100 * v for k, v in ours.items()}, abs=0.2)
 
 
-def test_the_example_is_short():
+def test_the_examples_are_short():
     assert len(EXAMPLE.read_text().splitlines()) <= 60
+    for name in ("detect", "segment"):
+        lines = (EXAMPLES / f"{name}_onnx.py").read_text().splitlines()
+        assert sum(map(bool, lines)) <= 80
+
+
+# -- boxes and masks without torch ----------------------------------------------------------
+
+
+def exported(path):
+    """By the command, as typed."""
+    jaxtyping.config.update("jaxtyping_disable", True)  # exporters trace with symbols
+    cli.main(["export", str(path)])
+    jaxtyping.config.update("jaxtyping_disable", False)
+    return path.with_suffix(".onnx")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return pictures(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory):
+    """A RetinaNet that is sure of many things."""
+    torch.manual_seed(0)
+    asked = words.RetinaNet(dim=16, depth=1, scales=1, score=0.2, most=40)
+    net = retinanet.build("sasa_nano_conv", 3, asked)
+    lively(net.classify.last, 4.0, -1.0)
+    lively(net.locate.last, 0.5, 0.0)
+    path = tmp_path_factory.mktemp("boxes") / "net.safetensors"
+    return saved(net, path, asked, short=64, long=96)
+
+
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory):
+    torch.manual_seed(0)
+    asked = words.Segment(dim=16, inner=16)
+    net = semantic_fpn.build("sasa_nano_conv", 3, dim=16, inner=16)
+    lively(net.branch.classify, 100.0, 0.0)
+    path = tmp_path_factory.mktemp("masks") / "net.safetensors"
+    return saved(net, path, asked, short=64, long=96)
+
+
+FIND = """
+rows = [[part.tolist() for part in example["found"](session, about, photo)] for photo in photos]
+inputs = [example["shown"](photo, about).tolist() for photo in photos]
+"""
+
+
+def seen(model, paths):
+    """Pictures as saccade shows them to a model."""
+    ready = session.opened(model)
+    about = card(ready.task.net)
+    show = ready.kind.test(ready.test, about["mean"], about["std"])
+    return ready, [show(Image.open(path).convert("RGB"))[None] for path in paths]
+
+
+def assert_shown_alike(theirs, ours, about):
+    """To the last digit of a byte: Pillow and torch round a few pixels differently."""
+    for a, b in zip(theirs, ours, strict=True):
+        away = np.abs(np.array(a) - b.numpy()) * 255 * np.array(about["std"])[:, None, None]
+        assert away.max() < 1.01
+        assert away.mean() < 0.1
+
+
+def test_boxes_without_torch(boxes, photos):
+    program = ALONE + FIND + "print(json.dumps([about, rows, inputs]))"
+    _, (about, rows, inputs) = alone("detect", program, exported(boxes), *photos)
+    _, ours = seen(boxes, photos)
+    assert_shown_alike(inputs, ours, about)
+    wanted = Detector(boxes, "cpu")(Image.open(photos[0]).convert("RGB"))
+    xyxy, labels, scores = rows[0]
+    assert 5 < len(labels) <= 40
+    assert labels == wanted.labels.tolist()
+    assert np.abs(np.array(xyxy) - wanted.boxes.numpy()).max() < 1e-2
+    assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3
+    W, H = Image.open(photos[1]).size
+    far = np.array(rows[1][0]).max(0)
+    assert (far <= (W, H, W, H)).all()
+    assert far[2] > 0.9 * W, "in pixels of the picture, not of what the model saw"
+
+
+def test_queries_without_torch(photos, tmp_path):
+    """DETR's outputs as its graph gives them; that it does is for the tests of export."""
+    pytest.importorskip("transformers")
+    asked = words.Detr(queries=6, dim=16, encoder=1, decoder=1, heads=2, hidden=16, score=0.1)
+    net = detr.build("qna_nano", 3, asked)
+    path = saved(net, tmp_path / "net.safetensors", asked, short=64, long=96)
+    ready, (image, _) = seen(path, photos)
+    with torch.no_grad():
+        out = ready.task.raw(image)
+    np.savez(tmp_path / "out.npz", **{key: value.numpy() for key, value in out.items()})
+    program = (
+        "import json, runpy, sys\nimport numpy as np\nsys.modules['torch'] = None\n"
+        "example, out = runpy.run_path(sys.argv[1]), np.load(sys.argv[2])\n"
+        "boxes, labels, scores = example['by_queries'](out, json.loads(sys.argv[3]))\n"
+        "print(json.dumps([boxes.tolist(), labels.tolist(), scores.tolist()]))"
+    )
+    how = json.dumps(ready.task.decoding())
+    _, (shares, labels, scores) = alone("detect", program, tmp_path / "out.npz", how)
+    size = torch.tensor([[64, 81]])
+    (wanted,) = ready.task.predict({**out, "size": size})
+    assert labels == wanted.labels.tolist()
+    assert len(labels) > 2
+    away = np.array(shares) * (81, 64, 81, 64) - wanted.boxes.numpy()
+    assert np.abs(away).max() < 1e-2
+    assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3
+
+
+CUT = """
+example["main"](model, *pictures)
+inputs = [example["shown"](photo, about).tolist() for photo in photos]
+about["decode"]["window"] = 64
+windows = example["mask"](session, about, photos[0]).tolist()
+print(json.dumps([about, inputs, windows]))
+"""
+
+
+@torch.no_grad()
+def test_masks_without_torch(run, masks, photos, tmp_path):
+    said, (about, inputs, windows) = alone("segment", ALONE + CUT, exported(masks), *photos)
+    ready, ours = seen(masks, photos)
+    assert_shown_alike(inputs, ours, about)
+    assert "own_mask.png" in said[0]
+    assert "%" in said[0]
+    code, out = run(
+        "segment", *map(str, photos), "--model", str(masks), "--out", str(tmp_path)
+    )  # fmt: skip
+    assert code == 0, out
+    theirs, wanted = (
+        [np.asarray(Image.open(place / f"{path.stem}_mask.png")).astype(int) for path in photos]
+        for place in (photos[0].parent, tmp_path)
+    )
+    first, second = ready.task.net(ours[0])[0].topk(2, 0).values.numpy()
+    assert len(np.unique(wanted[0])) > 1
+    assert set(np.unique(theirs[0])) <= {7, 300, 20}
+    assert (first - second)[theirs[0] != wanted[0]].max(initial=0) < 1e-3 * np.abs(first).max()
+    assert theirs[1].shape == wanted[1].shape
+    assert (theirs[1] == wanted[1]).mean() > 0.98
+    ready.task.window = 64
+    (looked,) = ready.task.predict(ready.task(ours[0]), [(64, 81)])
+    assert (np.array(windows) == looked.numpy()).mean() > 0.999
+
+
+# -- by name --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "outputs"),
+    [
+        (
+            "linglo_b0_retinanet",
+            lambda: retinanet.build("sasa_nano_conv", 80, dim=16, depth=1, scales=1),
+            ["logits", "offsets", "anchors", "counts"],
+        ),
+        (
+            "linglo_b0_semantic_fpn",
+            lambda: semantic_fpn.build("sasa_nano_conv", 150, dim=16, inner=16),
+            ["logits"],
+        ),
+    ],
+)
+def test_a_papers_detector_by_name(run, untyped, monkeypatch, tmp_path, name, make, outputs):
+    """Smaller than the paper's, for time's sake."""
+    monkeypatch.setitem(detectors.DETECTORS, name, make)
+    monkeypatch.chdir(tmp_path)
+    code, out = run("export", name, "--untrained", "--to", "torch")
+    assert code == 0, out
+    extra = {"saccade.json": ""}
+    torch.export.load(f"{name}.pt2", extra_files=extra)
+    about = json.loads(extra["saccade.json"])
+    assert about["outputs"] == outputs
+    assert about["test"]["short"] in (512, 800)
+    assert about["decode"]["ids"]
+
+
+# -- the hub --------------------------------------------------------------------------------
+
+
+def test_a_run_as_the_hub_has_it(run, trained):
+    import timm
+
+    code, out = run("export", str(trained), "--to", "hub")
+    assert code == 0, out
+    assert "bit for bit" in out
+    assert "hf upload" in out
+    place = trained / "hub"
+    files = sorted(path.name for path in place.iterdir())
+    assert files == ["README.md", "config.json", "model.safetensors"]
+    pulled = timm.create_model(f"local-dir:{place}", pretrained=True)
+    assert pulled.num_classes == 3
+    assert pulled.pretrained_cfg["label_names"] == ["blue", "green", "red"]
+    assert pulled.pretrained_cfg["input_size"] == [3, 32, 32]
+    assert timm.data.resolve_model_data_config(pulled)["crop_pct"] == 1.0
+    text = (place / "README.md").read_text()
+    assert text.startswith("---\nlibrary_name: timm\npipeline_tag: image-classification")
+    assert "3 classes: blue, green, red." in text
+    assert "colours (24 train, 9 val images)" in text
+    assert "top-1" in text
+    assert str(trained.parent) not in text, "nobody needs to know where images lay"
+    photo = str(trained.parent / "colours" / "val" / "red" / "0.png")
+    answers = [run("predict", photo, "--model", str(m), "--json")[1] for m in (trained, place)]
+    assert json.loads(answers[0])["guesses"] == json.loads(answers[1])["guesses"]
+
+
+def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
+    code, out = run("export", str(boxes), "--to", "hub", "--out", str(tmp_path / "hub"))
+    assert code == 0, out
+    assert sorted(p.name for p in (tmp_path / "hub").iterdir()) == [
+        "README.md", "model.safetensors",
+    ]  # fmt: skip
+    text = (tmp_path / "hub" / "README.md").read_text()
+    assert "object-detection" in text
+    assert "saccade detect PICTURES" in text
+    assert session.opened(tmp_path / "hub").classes == ["ant", "bee", "cat"]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +275,9 @@ def test_the_example_is_short():
     [
         (["linglo_b0", "--to", "onx"], "did you mean 'onnx'"),
         (["linglo_b0"], "comes without weights"),
+        (["linglo_b0_retinanet"], "comes without weights"),
+        (["linglo_b0_retinet", "--untrained"], "did you mean 'linglo_b0_retinanet'"),
+        (["linglo_b0", "--untrained", "--to", "hub"], "give a trained model"),
         (["nowhere"], "no run or saved model"),
         (["linglo_b0", "--to", "torch", "--int8"], "int8 is for ONNX"),
         (["linglo_b0", "--untrained", "--int8"], "give a trained model"),

@@ -55,7 +55,7 @@ def test_psnr_is_the_definition():
 
 def metric_of(a, b):
     metric = Fidelity()
-    metric.update({"input": torch.tensor(a).float(), "image": torch.tensor(b).float()}, {})
+    metric.update({"input": torch.tensor(a).float(), "reconstruction": torch.tensor(b).float()}, {})
     return metric
 
 
@@ -81,7 +81,9 @@ def test_images_stand_above_what_came_back():
     metric = Fidelity()
     for seed in range(4):
         a, b = pair(seed, B=3, H=16, W=20)
-        metric.update({"input": torch.tensor(a).float(), "image": torch.tensor(b).float()}, {})
+        metric.update(
+            {"input": torch.tensor(a).float(), "reconstruction": torch.tensor(b).float()}, {}
+        )
     letters = metric.tables()["pictures"]["reconstruction"]
     sheet = np.asarray(Image.open(io.BytesIO(base64.b64decode(letters))))
     assert sheet.shape == (32, 8 * 20 + 7 * 6, 3)
