@@ -214,7 +214,7 @@ def table(made: Sequence[Group]) -> Table:
             *(setting(group.differs[key]) for key in columns),
             f"{count / 1e6:.2f}" if count is not None else "",
             mean(group.figure, *group.best, len(group.runs)),
-            *([mean(group.figure, *group.last, len(group.runs))] if sank else []),
+            *([shown(group.figure, group.last[0])] if sank else []),
             str(done) if group.finished else f"{done} of {asked}",
             f"{group.minutes:.1f}",
             " ".join(map(str, group.seeds)),
