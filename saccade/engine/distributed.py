@@ -52,7 +52,16 @@ def joined(device: str | None = None) -> Generator[Group]:
     if world == 1 and "MASTER_ADDR" not in os.environ:
         yield Group(device=here)
         return
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=PATIENCE)
+    store, rank, world = next(dist.rendezvous("env://", timeout=PATIENCE))
+    # torchrun keeps its store when it starts processes again; those that are gone left addresses.
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    dist.init_process_group(
+        "nccl" if kind == "cuda" else "gloo",
+        store=dist.PrefixStore(f"start {again}", store),
+        rank=rank,
+        world_size=world,
+        timeout=PATIENCE,
+    )
     try:
         patient = dist.new_group(backend="gloo", timeout=LONG)
         yield Group(dist.get_rank(), dist.get_world_size(), here, patient)
@@ -79,7 +88,7 @@ def copied(model: nn.Module, group: Group) -> nn.Module:
     if group.world == 1:
         return model
     ids = [group.device.index] if group.device.type == "cuda" else None
-    return DistributedDataParallel(model, device_ids=ids, broadcast_buffers=True)
+    return DistributedDataParallel(model, device_ids=ids)
 
 
 def sharded(model: nn.Module, group: Group) -> nn.Module:
