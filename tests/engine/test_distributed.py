@@ -103,8 +103,8 @@ def test_what_another_process_could_not_read_is_listed_too(tmp_path):
 
 
 def slow_baseline(data, out):
-    distributed.PATIENCE = timedelta(seconds=2)
-    baseline.fit = lambda run, splits: time.sleep(6) or {"name": "it", "top1": 1.0}
+    distributed.PATIENCE = timedelta(seconds=6)
+    baseline.fit = lambda run, splits: time.sleep(10) or {"name": "it", "top1": 1.0}
     fit(change(PLAIN, loop__baseline=True, schedule__epochs=1), data, out)
 
 
