@@ -53,19 +53,34 @@ def plain(arguments: list[str]) -> list[str]:
     if not arguments:
         return []
     command, *rest = arguments
+    switches = {f"--{name}" for name in _switches(command)}
     if command in LISTS:
-        names = list(itertools.takewhile(lambda word: not word.startswith("-"), rest))
+        names, others = _parted(rest, switches)
         if names or (command == "bench" and not {"-h", "--help"} & set(rest)):
-            rest = [LISTS[command].format(_listed(names, command)), *rest[len(names) :]]
+            rest = [LISTS[command].format(_listed(names, command)), *others]
+    settings = [word for word in rest if word.startswith("--set=") and word[6:7] != "["]
+    for word in settings:  # --set=a=1 for --set a=1
+        rest[rest.index(word) : rest.index(word) + 1] = ["--set", word.removeprefix("--set=")]
     while "--set" in rest:
         at = rest.index("--set")
         words = list(itertools.takewhile(lambda word: not word.startswith("--"), rest[at + 1 :]))
         rest[at : at + 1 + len(words)] = ["--set=" + json.dumps(words)]
-    switches = {f"--{name}" for name in _switches(command)}
     for at, word in enumerate(rest):
         if word in switches and rest[at + 1 : at + 2] not in (["true"], ["false"]):
             rest[at] = f"{word}=true"
     return [command, *rest]
+
+
+def _parted(words: list[str], switches: set[str]) -> tuple[list[str], list[str]]:
+    """Plain words, wherever they stand, and options with their values."""
+    names, options, before = [], [], ""
+    for word in words:
+        option = word.startswith("-") and not word.lstrip("-")[:1].isdigit()
+        bare = before.startswith("-") and "=" not in before and before not in ("-h", "--help")
+        value = word in ("true", "false") if before in switches else bare
+        (options if option or value else names).append(word)
+        before = word if option else ""
+    return names, options
 
 
 def _switches(command: str) -> list[str]:

@@ -5,6 +5,7 @@
 
 import json as js
 import math
+import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,11 @@ def train(
                 f"train {recipe}: which images? --data FOLDER: {kinds.of(chosen).wanted}"
             )
         data = "mnist"
+    if recipe == "finetune" and not chosen.model.start:
+        raise ValueError(
+            "train finetune: with which backbone? --set model.start=RUN; "
+            "'saccade train scratch' begins without one"
+        )
     watch = _watch(log)
     folder = out or _free(recipe)
     plan = chosen.schedule
@@ -126,11 +132,15 @@ def evaluate(
         raise ValueError("eval: on which images? --data FOLDER")
     metric = session.evaluate(model, data, split=split, device=device)
     figures = metric.compute()
+    if os.environ.get("RANK", "0") != "0":
+        return
     if json:
-        print(js.dumps({**figures, "unread": len(metric.unread)}))
+        print(js.dumps({**figures, "unread": len(metric.unread), "warnings": metric.warnings}))
         return
     for table in _figures(figures), *_per_class(metric.tables()):
         console.print(table)
+    for sentence in metric.warnings:
+        console.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
     for name, why in list(metric.unread.items())[:1]:
         told = f"{len(metric.unread)} images cannot be read and are left out: {name} ({why}), ..."
         console.print(told, highlight=False, markup=False, soft_wrap=True)
@@ -284,8 +294,6 @@ def _free(recipe: str) -> Path:
 
     A process that torchrun has started again goes on with the last that is.
     """
-    import os
-
     folder, taken, n = Path("runs") / recipe, None, 1
     while (folder / "steps.jsonl").exists():
         n += 1
@@ -311,8 +319,6 @@ def newest(verb: str) -> Path:
 
 def _first(sentence: str) -> None:
     """Said once, by the first process."""
-    import os
-
     if os.environ.get("RANK", "0") == "0":
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 

@@ -12,6 +12,7 @@ def segment(
     model: Path | None = None,
     out: Path = Path("segmented"),
     window: int | None = None,
+    short: int | None = None,
     json: bool = False,
     device: str | None = None,
 ) -> None:
@@ -21,14 +22,16 @@ def segment(
         files: pictures, folders of pictures, or patterns such as "photos/*.jpg"
         model: a run's folder or a saved model; the newest of runs/ if not given
         out: the folder for NAME_overlay.png and NAME_mask.png
-        window: look at large pictures through windows of this many pixels, not whole
+        window: look through windows of this many pixels, not at the whole, as it is shown
+        short: short side at which pictures are shown to the model; as it was tested if not given
         json: print a JSON line a picture
         device: cpu or cuda; the best there is if not given
     """
     from saccade.engine.segment import segmented
 
-    failed = 0
-    for file, found in segmented(files, model or newest("segment"), out, device, window):
+    failed, largest, chosen = 0, 0, model or newest("segment")
+    for file, found in segmented(files, chosen, out, device, window, short):
+        largest = max(largest, 0 if isinstance(found, str) else max(found.shown))
         if isinstance(found, str):
             failed += 1
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
@@ -41,5 +44,8 @@ def segment(
             most = ", ".join(f"{name} {100 * s:.0f}%" for name, s in [*found.shares.items()][:5])
             said = f"{file} -> {found.overlay}: {most}"
             console.print(said, highlight=False, soft_wrap=True, markup=False)
+    if window is not None and 0 < largest <= window and not json:
+        said = f"no window was needed: pictures are shown at {largest} pixels or less; see --short"
+        console.print(said, highlight=False, soft_wrap=True, markup=False)
     if failed:
         raise SystemExit(1)

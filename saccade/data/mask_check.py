@@ -29,14 +29,15 @@ class Seen(NamedTuple):
     """Ids that no class has, and of how many pixels."""
 
 
-def check(masks: "Masks", findings: dict[str, list[str]]) -> list[str]:
-    """Sentences about a set's masks; `findings` gets every one of them by name."""
+def check(masks: "Masks", findings: dict[str, list[str]]) -> tuple[list[str], list[int]]:
+    """Sentences about a set's masks, and which cannot be used; `findings` names every one."""
     count = min(len(masks), MOST)
     chosen = [i * len(masks) // count for i in range(count)]
     with ThreadPoolExecutor(4) as pool:
         seen = list(pool.map(lambda i: _look(masks, i), chosen))
     told = {"unreadable mask": [], "another size": [], "unknown ids": []}
     ids: dict[int, int] = {}
+    unusable = [i for i, one in zip(chosen, seen, strict=True) if one.broken or one.misfit]
     for i, one in zip(chosen, seen, strict=True):
         name = masks.images[i]
         if one.broken:
@@ -48,14 +49,13 @@ def check(masks: "Masks", findings: dict[str, list[str]]) -> list[str]:
             told["unknown ids"].append(f"{name}: {said}")
         for key, n in one.unknown:
             ids[key] = ids.get(key, 0) + n
-    unusable = len(told["unreadable mask"]) + len(told["another size"])
-    if unusable == count:
+    if len(unusable) == count:
         first = (told["another size"] + told["unreadable mask"])[0]
         raise ValueError(f"no mask of {count} fits its image; {first}")
     for kind, lines in told.items():
         if lines:
             findings.setdefault(kind, []).extend(lines)
-    return _sentences(told, ids, count, len(masks))
+    return _sentences(told, ids, count, len(masks)), unusable
 
 
 def _sentences(told: dict[str, list[str]], ids: dict[int, int], count: int, of: int) -> list[str]:

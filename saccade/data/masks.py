@@ -57,6 +57,9 @@ class Legend:
 class Masks(Images):
     """Pictures with a class for each pixel."""
 
+    warnings: tuple[str, ...] = ()
+    """What is odd about them, in sentences."""
+
     def __init__(
         self,
         root: Path,
@@ -125,8 +128,8 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
     if not len(val):
         raise ValueError(f"{place.name}: no validation image has a mask; wanted: {KNOWN}")
     warnings = _told(findings)
-    for part in (train, val):
-        warnings += check(part, findings)
+    (train, said), (val, more) = (_usable(part, findings, data.bad) for part in (train, val))
+    warnings += said + more
     about = (
         f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate, "
         f"{len(legend.names)} classes"
@@ -139,10 +142,25 @@ def every(path: str, classes: list[str]) -> Masks:
     """What there is to test a model on: a validation set, or else all images that have a mask."""
     place, legend = Path(path), _legend(Path(path))
     for split in ("val", "", "train"):
-        found = _pairs(place, split, legend, {})
+        findings: dict[str, list[str]] = {}
+        found = _pairs(place, split, legend, findings)
         if found is not None and len(found):
+            found.warnings = (*_told(findings), *check(found, findings)[0])
             return aligned(found, classes)
     raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
+
+
+def _usable(images: Masks, findings: dict[str, list[str]], bad: float) -> tuple[Masks, list[str]]:
+    """The set without what was seen not to fit, unless that is too much of it; and sentences."""
+    said, unusable = check(images, findings)
+    if len(unusable) > bad * len(images):
+        raise ValueError(
+            f"{len(unusable)} of {len(images)} masks cannot be used, more than the {bad:.1%} that "
+            f"data.bad allows; repair or remove them: {'; '.join(said)}"
+        )
+    left_out = set(unusable)
+    rest = [i for i in range(len(images)) if i not in left_out]
+    return (images.some(rest) if left_out else images), said
 
 
 def aligned(images: Masks, classes: list[str]) -> Masks:
@@ -160,7 +178,7 @@ def aligned(images: Masks, classes: list[str]) -> Masks:
     to[: len(images.classes)] = [numbers[name] for name in images.classes]
     every_one = range(len(images))
     inner = images.some(every_one)
-    inner.table, inner.classes = to[images.table], classes
+    inner.table, inner.classes, inner.warnings = to[images.table], classes, images.warnings
     return inner
 
 

@@ -97,8 +97,10 @@ def sharded(model: nn.Module, group: Group) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(group.device.type, (group.world,))
+    wholes = (module for module in model.modules() if getattr(module, "whole", False))
+    kept = {part for module in wholes for part in module.modules()}
     for module in reversed(list(model.modules())):  # the inside first
-        if isinstance(module, nn.ModuleList):
+        if isinstance(module, nn.ModuleList) and module not in kept:
             for block in module:
                 if any(p.requires_grad for p in block.parameters()):
                     fully_shard(block, mesh=mesh)
@@ -106,12 +108,26 @@ def sharded(model: nn.Module, group: Group) -> nn.Module:
     return model
 
 
-def folded(model: nn.Module) -> None:
-    """Give back what a forward pass gathered of a split model."""
-    for module in model.modules():
-        fold = getattr(module, "reshard", None)
-        if callable(fold):
-            fold()
+@contextmanager
+def gathered_up(model: nn.Module) -> Generator[None]:
+    """All parameters of a split model here, for processes that do not go step by step together."""
+    split: list[Any] = [m for m in model.modules() if callable(getattr(m, "unshard", None))]
+    for module in split:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for i, module in enumerate(split):
+            module.set_reshard_after_forward(i > 0, recurse=False)  # the outermost keeps its own
+            module.reshard()
+
+
+def agreed(model: nn.Module, group: Group) -> None:
+    """The first process's buffers for all: statistics that each has counted for itself."""
+    if group.world > 1:
+        for buffer in model.buffers():
+            dist.broadcast(buffer, src=0)
 
 
 @contextmanager

@@ -35,16 +35,17 @@ def evaluate(
     Raises `Stopped` in all of them once any is `asked` to.
     """
     task.eval()
+    distributed.agreed(task, group)
     metric = task.metric()
-    for parts in images.epoch(0):
-        if asked is not None and distributed.total(torch.tensor(float(asked())), group) > 0:
-            raise Stopped
-        for part in parts:
-            part = part.to(group.device)
-            with precision(how, group.device):
-                output = task(part.image.to(memory_format=torch.channels_last), part.size)
-            metric.update(output, part.target)
-    distributed.folded(task)
+    with distributed.gathered_up(task):
+        for parts in images.epoch(0):
+            if asked is not None and distributed.total(torch.tensor(float(asked())), group) > 0:
+                raise Stopped
+            for part in parts:
+                part = part.to(group.device)
+                with precision(how, group.device):
+                    output = task(part.image.to(memory_format=torch.channels_last), part.size)
+                metric.update(output, part.target)
     whole = task.metric()
     whole.unread = {}
     for state, bad in distributed.gathered((metric.state(), dict(images.bad)), group):

@@ -211,6 +211,7 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     "stochastic depth": lambda live: (
         "yes" if any(d.drop_prob > 0 for d in live.modules(DropPath)) else "no"
     ),
+    "drop path": lambda live: max(d.drop_prob for d in live.modules(DropPath)),
     "centre crop": _crop,
     "iterations": lambda live: len(live.rates),
     "random crop": _mask_crop,

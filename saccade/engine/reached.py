@@ -25,8 +25,8 @@ FREE = {
     "loop.checkpointing", "loop.shard", "loop.seed", "loop.save_every", "loop.keep",
     "loop.evaluate_every",
 }  # fmt: skip
-FIGURES = {"top-1": "top1", "AP": "AP", "mIoU": "mIoU"}  # a claim's first word, a run's figure
-SETS = {"AP": 80, "mIoU": 150}  # classes of COCO and of ADE20K
+FIGURES = {"top-1": "top1", "AP": "AP", "mIoU": "miou"}  # a claim's first word, a run's figure
+SETS = {"AP": 80, "miou": 150}  # classes of COCO and of ADE20K
 MOST = 4  # changed settings that are named
 
 

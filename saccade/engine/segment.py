@@ -4,8 +4,8 @@ NAME_overlay.png    the picture under its regions' colours, with the classes it 
 NAME_mask.png       the id of every pixel, as masks of the training set have it
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,8 @@ class Segmented:
     mask: Path
     shares: dict[str, float]
     """The classes that it holds, the largest first."""
+    shown: tuple[int, int]
+    """Height and width at which the model saw it."""
 
 
 def segmented(
@@ -41,6 +43,7 @@ def segmented(
     out: Path,
     device: str | None = None,
     window: int | None = None,
+    short: int | None = None,
 ) -> Iterator[tuple[str, Segmented | str]]:
     """Each picture's regions, or the sentence that says why it was not read."""
     paths = [path for word in files for path in pictures(word, "segment")]
@@ -53,7 +56,12 @@ def segmented(
         if window < 64:
             raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
         task.window = window
-    show = ready.kind.test(ready.test, about["mean"], about["std"])
+    test = ready.test
+    if short is not None:
+        if short < 32:
+            raise ValueError(f"segment: a picture is shown at 32 pixels or more, got {short=}")
+        test = replace(test, short=short, long=round(short * test.long / test.short))
+    show = ready.kind.test(test, about["mean"], about["std"])
     out.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for path in paths:
@@ -62,19 +70,26 @@ def segmented(
         except (ValueError, FileNotFoundError) as error:
             yield str(path), str(error)
             continue
+        image = show(photo)[None]
         with torch.no_grad():
-            output = task(show(photo)[None].to(kind))
+            output = task(image.to(kind))
             (found,) = task.predict(output, [(photo.height, photo.width)])
-        yield str(path), _written(photo, found.cpu().numpy(), task, out, free(path.stem, taken))
+        made = out / free(path.stem, taken)
+        yield str(path), _written(photo, found.cpu().numpy(), task, made, image.shape[2:])
 
 
 def _written(
-    photo: Image.Image, found: UInt8[np.ndarray, "H W"], task: Segment, out: Path, name: str
+    photo: Image.Image,
+    found: UInt8[np.ndarray, "H W"],
+    task: Segment,
+    out: Path,
+    shown: Sequence[int],
 ) -> Segmented:
     counts = np.bincount(found.ravel(), minlength=len(task.classes))
     order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
     shares = {task.classes[i]: float(counts[i] / found.size) for i in order}
-    made = Segmented(out / f"{name}_overlay.png", out / f"{name}_mask.png", shares)
+    overlaid, mask = (out.with_name(f"{out.name}_{kind}.png") for kind in ("overlay", "mask"))
+    made = Segmented(overlaid, mask, shares, (shown[0], shown[1]))
     overlay(photo, found, list(task.classes)).save(made.overlay)
     ids(found, task.ids).save(made.mask)
     return made

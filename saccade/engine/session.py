@@ -19,7 +19,7 @@ from saccade.engine.run import Run, environment, write_json
 from saccade.engine.teacher import teach
 from saccade.engine.train import Training
 from saccade.models.saved import load
-from saccade.recipes.recipe import Classify, Data, Recipe, change
+from saccade.recipes.recipe import Classify, Data, Distill, Recipe, change
 from saccade.recipes.recipe import group as words_of
 from saccade.tasks.task import Metric, Task
 
@@ -146,6 +146,9 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
         asked = run.recipe.loop.baseline and not (run.folder / "baseline.json").is_file()
         if asked and not isinstance(run.recipe.task, Classify):
             raise ValueError("loop.baseline: a linear model only tells classes; leave it off")
+        if asked or isinstance(run.recipe.task, Distill):  # what takes long comes after refusals
+            net = make.model(make.unstarted(run.recipe), len(run.classes))
+            make.training(run.recipe, splits.train, net, group).close()
         if distributed.told(asked, group):
             if group.first:
                 told = baseline.fit(run, splits)
@@ -245,23 +248,31 @@ def evaluate(
 ) -> Metric:
     """Count a trained model's figures over a set, whose classes are matched by name.
 
-    Without `data`, over the images that the run itself held out (or learnt from).
+    Without `data`, and where it is the run's own, over the images that the run held out (or learnt
+    from).
     """
     with distributed.joined(device) as group:
         ready = opened(model, group.device)
         kind, classes = ready.kind, ready.classes
-        if data is None:
+        if data is None or _own(model, data):
             found = getattr(images_of(Run.open(model)), split)
         else:
             found = kind.every(data, classes) if split == "val" else kind.find(data, Data()).train
         images = kind.aligned(found, classes)
-        return count(
+        metric = count(
             ready.task,
             make.unaugmented(
                 kind, ready.test, images, ready.task.net, group, batch, make.workers(Data(), group)
             ),
             group,
         )
+        metric.warnings = tuple(getattr(found, "warnings", ()))
+        return metric
+
+
+def _own(model: str | Path, data: str) -> bool:
+    """Whether these are the images of the run itself, of which it has learnt some."""
+    return (Path(model) / "recipe.json").is_file() and Run.open(model).data == _place(data)
 
 
 def _difference(found: list[str], known: tuple[str, ...]) -> str:

@@ -72,8 +72,9 @@ def teach(run: Run, splits: Splits, group: Group, watcher: Any) -> nn.Module | N
         rows = torch.tensor(_rows(asked.classes, run.classes))
         return Teacher(net, _Chosen(net.get_classifier(), rows), asked.size, seen).to(group.device)
     file = run.folder / "teacher.safetensors"
-    head = nn.Linear(net.num_features, len(run.classes))
-    teacher = Teacher(net, head, asked.size, seen).to(group.device)
+    teacher = Teacher(net, nn.Identity(), asked.size, seen).to(group.device)
+    wide = _width(teacher, asked, asked.size or run.recipe.augment.size)
+    teacher.head = head = nn.Linear(wide, len(run.classes)).to(group.device)
     if distributed.told(not file.is_file(), group):
         watcher.said(f"the teacher {asked.teacher!r} looks at the training images once")
         if group.first:
@@ -85,6 +86,20 @@ def teach(run: Run, splits: Splits, group: Group, watcher: Any) -> nn.Module | N
         distributed.wait(group)
     head.load_state_dict(load_file(file))
     return teacher.requires_grad_(False)
+
+
+@torch.no_grad()
+def _width(teacher: Teacher, asked: Distill, side: int) -> int:
+    """How many features it gives of an image of that side, which it may not take."""
+    device = teacher.scale.device
+    try:
+        return teacher.features(torch.zeros(1, 3, side, side, device=device)).shape[1]
+    except (RuntimeError, AssertionError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"task.teacher: {asked.teacher!r} does not take images of {side} px ({why}); "
+            f"set task.size, such as task.size={card(teacher.net)['input_size'][1]}"
+        ) from error
 
 
 def known(name: str) -> nn.Module:

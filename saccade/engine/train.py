@@ -194,6 +194,10 @@ class Training:
             self.owed = True
             self.save()
             raise Stopped(f"stopped at step {self.step} of {self.steps}, evaluating") from None
+        except ValueError:  # images that cannot be read, more than may be: the epoch is kept
+            self.owed = True
+            self.save()
+            raise
         self.save(score)
 
     def _evaluate(self, epoch: int) -> float:
@@ -228,6 +232,7 @@ class Training:
 
     def save(self, score: float | None = None) -> None:
         self._sound()
+        distributed.agreed(self.task, self.group)
         state = {
             "best": self.best, "seconds": self.seconds, "rng": rng(),
             "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict(),
@@ -288,13 +293,17 @@ def set_rng(state: dict[str, Any]) -> None:
 
 @contextmanager
 def _asked_to_stop() -> Generator[list[int]]:
-    """Signals to stop, as they come; a second one stops at once."""
+    """Signals to stop, as they come; a second Ctrl-C stops at once.
+
+    Not a second SIGTERM: a scheduler sends one to every process, and torchrun passes on its own.
+    """
     asked: list[int] = []
     before: dict[int, Any] = {}
 
     def ask(number: int, _: Any) -> None:
         asked.append(number)
-        signal.signal(number, before[number])
+        if number == signal.SIGINT:
+            signal.signal(number, before[number])
 
     if threading.current_thread() is threading.main_thread():  # elsewhere, signals are not ours
         for number in (signal.SIGINT, signal.SIGTERM):

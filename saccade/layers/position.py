@@ -40,6 +40,8 @@ class RPCPE(nn.Module):
     makes that permanent and drops the branches.
     """
 
+    whole = True  # its parts are read more often than called: where models are split, it is not
+
     def __init__(self, dim: int, branches: int = 4, skip: bool = True, norm: bool = False):
         super().__init__()
         if branches < 1:

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
+from saccade.recipes.bounds import COUNT, SHARE, SOME, hold, ordered
 
 Interpolation = Literal["bilinear", "bicubic"]
 
@@ -51,7 +51,9 @@ class Augment:
             cutmix=COUNT,
             switch=SHARE,
             mix=SHARE,
+            repeats=SOME,
         )
+        ordered(self, "scale", "ratio")
 
 
 @dataclass(frozen=True, kw_only=True)

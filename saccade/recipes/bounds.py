@@ -6,6 +6,15 @@ from typing import Any
 SHARE, COUNT, SOME = (0, 1), (0, math.inf), (1, math.inf)
 
 
+def ordered(group: Any, *names: str) -> None:
+    """Refuse a range that ends before it begins, or at zero."""
+    for name in names:
+        low, high = getattr(group, name)
+        if not 0 < low <= high:
+            word = f"{type(group).__name__.lower()}.{name}"
+            raise ValueError(f"{word}: from a smaller to a larger number, got {low:g} to {high:g}")
+
+
 def hold(group: Any, **bounds: tuple[float, float]) -> None:
     """Refuse what lies out of bounds, before anything is begun with it."""
     for name, (low, high) in bounds.items():

@@ -70,7 +70,7 @@ class Optim:
     """Largest norm of all gradients together."""
 
     def __post_init__(self) -> None:
-        hold(self, lr=COUNT, clip=(1e-9, math.inf), weight_decay=COUNT)
+        hold(self, lr=COUNT, lr_batch=SOME, clip=(1e-9, math.inf), weight_decay=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +126,8 @@ class Loop:
     """Epochs between evaluations; the last epoch is always evaluated."""
 
     def __post_init__(self) -> None:
-        hold(self, save_every=COUNT, evaluate_every=SOME, ema=SHARE, bn_decay=SHARE)
+        hold(self, batch=SOME, part=SOME, keep=SOME, save_every=COUNT, evaluate_every=SOME)
+        hold(self, ema=SHARE, bn_decay=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ class Metric(ABC):
     """What is counted over an evaluation; processes count their own share and `add` the others'."""
 
     unread: dict[str, str]  # images left out because they cannot be read, and why
+    warnings: tuple[str, ...] = ()  # what is odd about the images, in sentences
 
     @abstractmethod
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None: ...

@@ -68,6 +68,13 @@ def test_report_says_what_is_wrong_in_one_sentence(run, tmp_path):
 
 
 def test_switches_need_no_value():
+    assert cli.plain(["report", "--json", "a", "--out", "c.png", "b"]) == [
+        "report", '["a","b"]', "--json=true", "--out", "c.png",
+    ]  # fmt: skip
+    assert cli.plain(["predict", "--model=run", "a"]) == ["predict", '["a"]', "--model=run"]
+    assert cli.plain(["train", "quick", "--set=a=1", "--log"]) == [
+        "train", "quick", '--set=["a=1"]', "--log=true",
+    ]  # fmt: skip
     assert cli.plain(["report", "a", "b", "--json"]) == ["report", '["a","b"]', "--json=true"]
     assert cli.plain(["eval", "a", "--json", "--split", "val"])[2] == "--json=true"
     assert cli.plain(["eval", "a", "--json", "false"])[2:] == ["--json", "false"]
@@ -146,3 +153,9 @@ def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert learn._free("quick").name == "quick-2"
     assert learn._free("scratch").name == "scratch"
+
+
+def test_fine_tuning_wants_something_to_begin_with(run):
+    code, said = run("train", "finetune", "--data", "anywhere")
+    assert code == 2
+    assert "with which backbone? --set model.start=RUN" in said

@@ -32,6 +32,13 @@ def test_pictures_and_folders(run, trained, tmp_path):
     )  # fmt: skip
     assert code == 0, said
     line = json.loads(said)
+    picture = str(data / "images" / "val" / "0.jpg")
+    words = ("segment", "--model", str(model), "--out", str(out), "--window", "64", picture)
+    code, said = run(*words)  # options may come first
+    assert code == 0, said
+    assert "no window was needed" in said
+    code, said = run(*words, "--short", "96")
+    assert "no window" not in said
     assert sum(line["shares"].values()) == pytest.approx(1)
     assert line["mask"].endswith("0_mask.png")
 

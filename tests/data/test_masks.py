@@ -90,6 +90,7 @@ def test_a_palette_and_16_bits_are_ids_too(tmp_path):
 
 def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path):
     place = folder(tmp_path)
+    before = find(str(place), Data()).train
     masks = place / "masks" / "train"
     Image.new("L", (9, 7)).save(masks / "0.png")
     (masks / "1.png").write_bytes(b"no picture")
@@ -99,7 +100,9 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path):
     ids[:2, :5] = 77
     Image.fromarray(ids).save(masks / "3.png")
     Image.new("RGB", (51, 41)).save(masks / "4.png")
-    found = find(str(place), Data())
+    with pytest.raises(ValueError, match=r"3 of 7 masks cannot be used, more than the 5\.0%"):
+        find(str(place), Data())
+    found = find(str(place), Data(bad=0.5))
     assert found.findings["no mask"] == ["images/train/2.jpg"]
     assert found.findings["no image"] == ["masks/train/stray.png"]
     (size,) = found.findings["another size"]
@@ -117,12 +120,12 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path):
         "1 masks hold ids that no class has (77): 10 pixels are not looked at",
     ):
         assert part in said
-    assert len(found.train) == 7, "what cannot be read is left out when it is met, and listed"
+    assert len(found.train) == 4
     with pytest.raises(Unreadable, match="its mask is 9 x 7 pixels and the image 52 x 40"):
-        found.train.read(0)
+        before.read(0)
     with pytest.raises(Unreadable, match="mode RGB"):
-        found.train.read(3)
-    _, mask = found.train.read(2)
+        before.read(4)
+    _, mask = found.train.read(0)
     assert (mask[:2, :5] == IGNORED).all()
 
 
@@ -148,6 +151,20 @@ def test_what_cannot_be_used_is_refused_in_a_sentence(spoil, says, tmp_path):
     spoil(place)
     with pytest.raises(ValueError, match=says):
         find(str(place), Data())
+
+
+def test_what_is_tested_on_is_looked_at_too(tmp_path):
+    place = folder(tmp_path)
+    assert every(str(place), NAMES).warnings == ()
+    (place / "masks/val/1.png").unlink()
+    with Image.open(place / "masks/val/2.png") as file:
+        ids = np.array(file)
+    ids[:3] = 77
+    Image.fromarray(ids).save(place / "masks/val/2.png")
+    for classes in (NAMES, ["more", *NAMES]):
+        no_mask, unknown = every(str(place), classes).warnings
+        assert "1 images have no mask" in no_mask
+        assert "77" in unknown
 
 
 def test_classes_are_matched_by_name(tmp_path):

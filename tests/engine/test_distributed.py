@@ -75,6 +75,20 @@ def test_a_run_goes_on_with_more_or_fewer_processes(first, then, shard, data, al
     assert losses(Run.open(out)) == pytest.approx(losses(alone), rel=1e-4)
 
 
+@pytest.mark.parametrize("shard", [False, True], ids=["copied", "sharded"])
+@pytest.mark.parametrize("model", ["linglo_nano", "sasa_nano_conv"])
+def test_models_with_statistics_are_split_and_judged_as_they_are_kept(model, shard, tmp_path):
+    """9 images over two and steps of 8: one has none of the last. BatchNorm counts apart."""
+    data = folder(tmp_path / "data", val=3)
+    recipe = change(PLAIN, model__name=model, loop__shard=shard, schedule__epochs=2)
+    assert apart(begin, recipe, data, tmp_path / "run", ranks=2) == [0, 0]
+    run = Run.open(tmp_path / "run")
+    best = max(run.lines(), key=lambda line: line["val"]["top1"])
+    figures = session.evaluate(run.folder, device="cpu").compute()
+    assert figures["images"] == 9
+    assert figures["loss"] == pytest.approx(best["val"]["loss"], rel=1e-4)
+
+
 def test_an_evaluation_shared_by_two_counts_every_image_once(data, alone, tmp_path):
     def evaluated():
         figures = session.evaluate(alone.folder, str(data), batch=4, device="cpu").compute()

@@ -7,6 +7,7 @@ from PIL import Image
 from saccade.engine.palette import palette
 from saccade.engine.segment import ids, overlay, segmented
 from saccade.recipes.recipe import change
+from saccade.tasks.segment import Segment
 from tests.data.scenes import NAMES, folder
 from tests.engine.dense import SEGMENT
 from tests.engine.small import fit
@@ -47,11 +48,24 @@ def test_names_do_not_collide_and_the_unreadable_is_told(run, tmp_path):
     assert [made.mask.name for _, made in (found[0], found[2])] == ["0_mask.png", "0-2_mask.png"]
 
 
-def test_large_pictures_through_windows(run, tmp_path):
+def test_large_pictures_through_windows(run, tmp_path, monkeypatch):
     run, data = run
     word = str(data / "images" / "val" / "0.jpg")
+    seen = []
+    whole = Segment.through_windows
+    monkeypatch.setattr(
+        Segment, "through_windows", lambda *a: seen.append(a[1].shape[2:]) or whole(*a)
+    )
     ((_, made),) = segmented([word], run.folder, tmp_path, window=64)
-    assert made.mask.exists()
+    assert max(made.shown) <= 64
+    assert not seen
+    ((_, made),) = segmented([word], run.folder, tmp_path, window=64, short=96)
+    assert seen == [made.shown]
+    assert min(made.shown) == 96
+    with Image.open(word) as photo, Image.open(made.mask) as mask:
+        assert mask.size == photo.size
+    with pytest.raises(ValueError, match="32 pixels or more"):
+        next(segmented([word], run.folder, tmp_path, short=5))
     with pytest.raises(ValueError, match="64 pixels wide or more"):
         next(segmented([word], run.folder, tmp_path, window=5))
 

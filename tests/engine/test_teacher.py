@@ -95,6 +95,17 @@ def test_a_teacher_that_is_not_there(task, kind, said, data, tmp_path):
         fit(change(PLAIN, task=task), data, tmp_path / "run")
 
 
+def test_a_teacher_may_give_more_features_than_its_last_map_has(data, tmp_path, monkeypatch):
+    net = timm.create_model("mobilenetv3_small_050")  # 288 channels, 1024 features
+    monkeypatch.setattr(teacher, "known", lambda _: net)
+    recipe = change(PLAIN, task=Distill(teacher="mobilenetv3_small_050"), schedule__epochs=1)
+    assert fit(recipe, data, tmp_path / "run").lines()
+    vit = timm.create_model("vit_tiny_patch16_224", depth=1)
+    monkeypatch.setattr(teacher, "known", lambda _: vit)
+    with pytest.raises(ValueError, match=r"does not take images of 32 px .* task\.size=224"):
+        fit(recipe, data, tmp_path / "other")
+
+
 def test_a_table_that_misses_a_class_is_refused(tmp_path):
     table = tmp_path / "classes.json"
     table.write_text(json.dumps({"blue": 1, "green": 2}))

@@ -70,3 +70,12 @@ def test_unknown_names_and_versions_are_refused():
         from_plain({**plain, "task": {"kind": "Juggle"}})
     with pytest.raises(ValueError, match="'loop' is missing"):
         from_plain({k: v for k, v in plain.items() if k != "loop"})
+
+
+@pytest.mark.parametrize(
+    "change_",
+    ["optim.lr_batch=0", "loop.batch=0", "loop.keep=0", "augment.repeats=0", "augment.scale=[2,1]"],
+)
+def test_numbers_that_no_run_could_use_are_refused_at_once(change_):
+    with pytest.raises(ValueError, match=change_.partition("=")[0]):
+        override(book.find("scratch"), [change_])
