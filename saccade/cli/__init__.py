@@ -15,6 +15,7 @@ from rich.text import Text
 
 from saccade.cli import convert, detect, learn, look, measure, segment, serve, ship
 from saccade.cli.console import console
+from saccade.words import nearest
 
 COMMANDS: dict[str, Any] = {
     "list": look.list_models, "show": look.show, "paper": look.paper, "view": look.view,
@@ -53,6 +54,8 @@ def plain(arguments: list[str]) -> list[str]:
     if not arguments:
         return []
     command, *rest = arguments
+    if command not in COMMANDS and not command.startswith("-"):
+        raise ValueError(f"no command {command!r}; did you mean {nearest(command, COMMANDS)!r}?")
     switches = {f"--{name}" for name in _switches(command)}
     if command in LISTS:
         names, others = _parted(rest, switches)
@@ -85,7 +88,7 @@ def _parted(words: list[str], switches: set[str]) -> tuple[list[str], list[str]]
 
 def _switches(command: str) -> list[str]:
     """A command's options that are either given or not."""
-    if command not in COMMANDS:
+    if command not in COMMANDS:  # an option of saccade itself
         return []
     signature = inspect.signature(COMMANDS[command])
     return [name for name, option in signature.parameters.items() if option.annotation is bool]

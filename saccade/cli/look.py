@@ -114,7 +114,8 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
             run = "not run"
             if found is not None:
                 mark = reasons.setdefault(f"{found.mark}: {found.note}", len(reasons) + 1)
-                run = f"{found.value:.1f} {found.mark} \\[{mark}]"
+                unit = "%" if claim.said.endswith("%") else ""
+                run = f"{found.value:.1f}{unit} {found.mark} \\[{mark}]"
                 if found.full:
                     as_claimed = found.value >= (claim.number or 0) or claim.holds(found.value)
                     run = f"[{'green' if as_claimed else 'yellow'}]{run}[/]"

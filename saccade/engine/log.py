@@ -1,12 +1,9 @@
 """Watchers beside the screen: TensorBoard's scalars, and several watchers as one."""
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from saccade.engine.run import Run
-
-if TYPE_CHECKING:
-    pass
 
 POINTS = 100  # of the training loss in an epoch, as steps.jsonl keeps them
 

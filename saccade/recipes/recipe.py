@@ -226,6 +226,10 @@ def _words(kind: Any) -> str:
         return "one of " + ", ".join(map(str, get_args(kind)))
     if get_origin(kind) in (Union, types.UnionType):
         return " or ".join(_words(part) for part in get_args(kind))
+    if get_origin(kind) is tuple:
+        inner = get_args(kind)
+        many = "a list" if ... in inner else f"a list of {len(inner)}"
+        return f"{many}, such as [0.5, 1], each {_words(inner[0])}"
     return plain.get(kind, str(kind))
 
 

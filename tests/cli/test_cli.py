@@ -84,3 +84,9 @@ def test_tour(run, tmp_path, monkeypatch):
     assert code == 0
     assert (tmp_path / "tour.png").is_file()
     assert "the paper's claims" in out
+
+
+def test_an_unknown_command_gets_the_nearest(run):
+    code, said = run("trian", "quick")
+    assert code == 2
+    assert "no command 'trian'; did you mean 'train'?" in said

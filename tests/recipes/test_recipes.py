@@ -79,3 +79,8 @@ def test_unknown_names_and_versions_are_refused():
 def test_numbers_that_no_run_could_use_are_refused_at_once(change_):
     with pytest.raises(ValueError, match=change_.partition("=")[0]):
         override(book.find("scratch"), [change_])
+
+
+def test_a_list_is_asked_for_in_words():
+    with pytest.raises(ValueError, match=r"augment.scale: wants a list of 2, such as \[0.5, 1\]"):
+        override(book.find("scratch"), ["augment.scale=0.5"])
