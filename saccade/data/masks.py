@@ -31,6 +31,7 @@ from saccade.recipes.recipe import Data
 from saccade.words import nearest
 
 IGNORED = 255
+ADE20K = 150  # classes
 IDS = 2**16  # a mask may have 16 bits
 FOLDERS = ("masks", "semantic", "labels", "annotations")
 SPLITS = {"train": ("train", "training"), "val": ("val", "validation", "valid", "test")}
@@ -134,6 +135,8 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
         f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate, "
         f"{len(legend.names)} classes"
     )
+    if len(legend.ids) == ADE20K and not _written_in(place):
+        about += " (read as ADE20K, where 0 is no class; classes.json would say otherwise)"
     notes = {"ids": legend.ids, "ignored": list(legend.ignored)}
     return Splits(train, val, legend.names, about, warnings, notes, findings)
 
@@ -259,16 +262,22 @@ def _legend(place: Path) -> Legend:
         raise FileNotFoundError(f"no folder {str(place)!r}; check the path")
     if not (place / "images").is_dir():
         raise ValueError(f"{str(place)!r} has no folder 'images'; wanted: {KNOWN}")
-    folder = _masks(place)
-    file = next((f for f in (place / "classes.json", folder / "classes.json") if f.is_file()), None)
+    file = _written_in(place)
     if file is not None:
         return _written(file)
-    if (place / "objectInfo150.txt").is_file() or (place / "images" / "training").is_dir():
+    theirs = all((place / part / "training").is_dir() for part in ("images", "annotations"))
+    if (place / "objectInfo150.txt").is_file() or theirs:
         return _ade20k(place / "objectInfo150.txt")
     raise ValueError(
         f"{str(place)!r} has no classes.json, so nobody knows what the masks mean; write one: "
         '{"classes": ["sky", "road"], "ignore_index": 255}'
     )
+
+
+def _written_in(place: Path) -> Path | None:
+    """Where the folder says what its ids mean."""
+    files = (folder / "classes.json" for folder in (place, _masks(place)))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _written(file: Path) -> Legend:
@@ -290,7 +299,7 @@ def _written(file: Path) -> Legend:
 
 def _ade20k(file: Path) -> Legend:
     """The 150 classes of ADE20K's challenge; their names are in a file that comes with it."""
-    known = {i: f"class {i}" for i in range(1, 151)}
+    known = {i: f"class {i}" for i in range(1, ADE20K + 1)}
     if file.is_file():
         lines = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
         try:

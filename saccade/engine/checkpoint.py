@@ -25,11 +25,12 @@ FORMAT = 1
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, run: str | Path, keep: int = 1):
+    def __init__(self, run: str | Path, keep: int = 1, every: int | None = None):
+        """The last `keep` and one to fall back on stay, the best, and those of `every` n steps."""
         if keep < 1:
             raise ValueError(f"Checkpoints: at least the last one is kept, got {keep=}")
         self.folder = Path(run) / "checkpoints"
-        self.keep = keep
+        self.keep, self.every = keep, every
 
     @property
     def index(self) -> dict[str, Any]:
@@ -83,8 +84,10 @@ class Checkpoints:
         scores = [e["score"] for e in entries if e["step"] == index["best"]]
         if entry["score"] is not None and all(s is None or entry["score"] > s for s in scores):
             index["best"] = entry["step"]
-        recent = {e["step"] for e in entries[-self.keep - 1 :]}  # one to fall back on
-        index["entries"] = [e for e in entries if e["step"] in recent | {index["best"]}]
+        stay = {e["step"] for e in entries[-self.keep - 1 :]} | {index["best"]}
+        if self.every is not None:
+            stay |= {e["step"] for e in entries if e["step"] % self.every == 0}
+        index["entries"] = [e for e in entries if e["step"] in stay]
         with _beside(self.folder / "index.json") as part, open(part, "w") as file:
             json.dump(index, file, indent=1)
             file.flush()

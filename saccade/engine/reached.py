@@ -23,7 +23,7 @@ from saccade.recipes.recipe import Recipe
 FREE = {
     "model.name", "data.workers", "data.bad", "loop.part", "loop.precision", "loop.compile",
     "loop.checkpointing", "loop.shard", "loop.seed", "loop.save_every", "loop.keep",
-    "loop.evaluate_every",
+    "loop.keep_every", "loop.evaluate_every",
 }  # fmt: skip
 FIGURES = {"top-1": "top1", "AP": "AP", "mIoU": "miou"}  # a claim's first word, a run's figure
 SETS = {"AP": 80, "miou": 150}  # classes of COCO and of ADE20K

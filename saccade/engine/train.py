@@ -59,7 +59,8 @@ class Training:
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.loop.precision == "fp16")
         self.average = Average(self.task, self.loop.ema) if self.loop.ema is not None else None
         self.weights = Weights(self.task, self.optimiser, self.average, split)
-        self.checkpoints = Checkpoints(run.folder, self.loop.keep)
+        every = self.loop.keep_every and self.loop.keep_every * len(self.train)
+        self.checkpoints = Checkpoints(run.folder, self.loop.keep, every)
         self.step = 0
         self.seconds = 0.0
         self.best: float | None = None

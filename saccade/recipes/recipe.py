@@ -121,12 +121,15 @@ class Loop:
     save_every: int | None = None
     """Steps between checkpoints, beside one after each epoch."""
     keep: int = 1
-    """How many of the last checkpoints stay, beside the best."""
+    """How many of the last checkpoints stay, beside the best and one to fall back on."""
+    keep_every: int | None = None
+    """Epochs after each of which a checkpoint stays for good; none does if None."""
     evaluate_every: int = 1
     """Epochs between evaluations; the last epoch is always evaluated."""
 
     def __post_init__(self) -> None:
-        hold(self, batch=SOME, part=SOME, keep=SOME, save_every=COUNT, evaluate_every=SOME)
+        hold(self, batch=SOME, part=SOME, keep=SOME, keep_every=SOME)
+        hold(self, save_every=COUNT, evaluate_every=SOME)
         hold(self, ema=SHARE, bn_decay=SHARE)
 
 

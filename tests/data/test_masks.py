@@ -61,6 +61,7 @@ def test_ade20k(tmp_path):
     found = find(str(place), Data())
     assert len(found.classes) == 150
     assert found.classes[:2] == ["class 1", "class 2"]
+    assert "read as ADE20K, where 0 is no class" in found.about
     _, mask = found.val.read(0)
     assert set(np.unique(mask)) == {IGNORED, 0, 149}
     lines = [f"{i}\t0.1\t1\t1\t1\tthing{i}, other" for i in range(1, 151)]
@@ -133,6 +134,13 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path):
     ("spoil", "says"),
     [
         (lambda p: (p / "classes.json").unlink(), "no classes.json, so nobody knows"),
+        (
+            lambda p: (
+                (p / "classes.json").unlink(),
+                (p / "images/train").rename(p / "images/training"),
+            ),
+            "no classes.json, so nobody knows",
+        ),
         (lambda p: (p / "classes.json").write_text("{"), "wanted {.classes.: "),
         (lambda p: (p / "classes.json").write_text('{"classes": ["a"]}'), "from 2 to 255 classes"),
         (lambda p: (p / "classes.json").write_text('{"classes": ["a", "a"]}'), "called 'a'"),

@@ -38,6 +38,13 @@ def test_the_last_one_before_and_the_best_stay(tmp_path):
     assert store.load("best")[0]["step"] == 2
 
 
+def test_those_of_every_n_steps_stay(tmp_path):
+    store = Checkpoints(tmp_path, keep=1, every=3)
+    for step in range(1, 9):
+        store.save(state(step), step, 100.0 - step)
+    assert [e["step"] for e in store.index["entries"]] == [1, 3, 6, 7, 8]
+
+
 def test_saving_a_step_again_replaces_it(tmp_path):
     store = Checkpoints(tmp_path)
     store.save(state(1), 3)
