@@ -13,9 +13,10 @@ def test_of_very_many_some_are_looked_at(tmp_path, monkeypatch):
     place = folder(tmp_path, train=9)
     Image.new("L", (9, 7)).save(place / "masks" / "train" / "0.png")
     monkeypatch.setattr(mask_check, "MOST", 3)
-    found = find(str(place), Data())
+    found = find(str(place), Data(bad=0.2))
     (said,) = found.warnings
     assert "(of 3 looked at, 9 in all)" in said
+    assert len(found.train) == 8
 
 
 def test_a_photo_that_lies_on_its_side_is_measured_upright(tmp_path):

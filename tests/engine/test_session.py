@@ -66,7 +66,7 @@ def test_a_trained_backbone_starts_another(run, data, tmp_path):
         ({"schedule__warmup": 9.0}, "shorten schedule.warmup"),
         ({"augment__rand": "rnd-x"}, "augment.rand"),
         ({"loop__shard": True}, "torchrun"),
-        ({"loop__keep": 0}, "at least the last one"),
+        ({"loop__keep": 0}, "loop.keep: 1 or more"),
         ({"loop__evaluate_every": 0}, r"loop\.evaluate_every: 1 or more, got 0"),
         ({"schedule__epochs": 0}, r"schedule\.epochs: 1 or more"),
         ({"loop__ema": 2.0}, r"loop\.ema: 0 to 1, got 2"),
