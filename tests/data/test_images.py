@@ -32,5 +32,5 @@ def test_some_of_a_set():
 
 def test_a_vanished_file_is_unreadable(tmp_path):
     images = Files(tmp_path, ["gone.jpg"], [0], ["a"])
-    with pytest.raises(Unreadable, match=r"gone.jpg' is no readable picture \(there is no such file"):
+    with pytest.raises(Unreadable, match=r"gone.jpg' is no readable picture \(there is no such"):
         images.read(0)
