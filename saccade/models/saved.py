@@ -42,8 +42,23 @@ def save(
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     partial = path.with_name(path.name + ".part")
     save_file(tensors, partial, metadata={"format": "pt", "saccade": json.dumps(about)})
+    _settle(partial)
     partial.replace(path)  # a crash midway leaves an older file whole
     return path
+
+
+def _settle(path: Path) -> None:
+    """Put the header's notes in order, in place: safetensors writes them in any order, and equal
+    models are to be equal files."""
+    with path.open("r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) > length:
+            raise RuntimeError("save: safetensors writes its header in a form not known here")
+        file.seek(8)
+        file.write(text.ljust(length))
 
 
 def load(path: str | Path, **overrides: Any) -> nn.Module:

@@ -1,3 +1,4 @@
+import hashlib
 import json
 
 import pytest
@@ -28,6 +29,13 @@ def test_overrides_reset_classifier_and_fusing_survive(tmp_path):
     x = torch.randn(1, 3, 64, 64)
     assert torch.equal(again(x), model(x))
     assert again.num_classes == 3
+
+
+def test_equal_models_are_equal_files(tmp_path):
+    model = saccade.build("linglo_nano", num_classes=2)
+    files = [saccade.save(model, tmp_path / str(i), classes=["é", '"\\n']) for i in range(12)]
+    assert len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1
+    assert saccade.load(files[0]).notes == {"classes": ["é", '"\\n']}
 
 
 def test_a_missing_file(tmp_path):
