@@ -5,6 +5,7 @@ for a detector, its kind and the arguments of that kind's `build`.
 """
 
 import json
+import os
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import timm
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialised
 from torch import nn
 
 from saccade.models.zoo import Classifier
@@ -40,25 +41,26 @@ def save(
     about = {"model": describe(model), "notes": notes}
     tensors = model.state_dict() if tensors is None else tensors
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    about = {"format": "pt", "saccade": json.dumps(about)}
     partial = path.with_name(path.name + ".part")
-    save_file(tensors, partial, metadata={"format": "pt", "saccade": json.dumps(about)})
-    _settle(partial)
+    with partial.open("wb") as file:
+        file.write(_settled(serialised(tensors, metadata=about)))
+        file.flush()
+        os.fsync(file.fileno())
     partial.replace(path)  # a crash midway leaves an older file whole
     return path
 
 
-def _settle(path: Path) -> None:
-    """Put the header's notes in order, in place: safetensors writes them in any order, and equal
-    models are to be equal files."""
-    with path.open("r+b") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-        if len(text) > length:
-            raise RuntimeError("save: safetensors writes its header in a form not known here")
-        file.seek(8)
-        file.write(text.ljust(length))
+def _settled(content: bytes) -> bytes:
+    """With the header's notes in order: safetensors writes them in any order, and equal models are
+    to be equal files."""
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) > length:
+        raise RuntimeError("save: safetensors writes its header in a form not known here")
+    return b"".join((content[:8], text.ljust(length), memoryview(content)[8 + length :]))
 
 
 def load(path: str | Path, **overrides: Any) -> nn.Module:

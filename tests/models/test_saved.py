@@ -36,6 +36,8 @@ def test_equal_models_are_equal_files(tmp_path):
     files = [saccade.save(model, tmp_path / str(i), classes=["é", '"\\n']) for i in range(12)]
     assert len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1
     assert saccade.load(files[0]).notes == {"classes": ["é", '"\\n']}
+    (tmp_path / "usual").touch()
+    assert files[0].stat().st_mode == (tmp_path / "usual").stat().st_mode
 
 
 def test_a_missing_file(tmp_path):
@@ -75,11 +77,10 @@ def test_a_failed_save_keeps_the_older_file(tmp_path, monkeypatch):
     path = saccade.save(saccade.build("linglo_nano"), tmp_path / "m.safetensors")
     before = path.read_bytes()
 
-    def full(tensors, file, metadata):
-        file.write_bytes(b"half")
+    def full(handle):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(saved, "save_file", full)
+    monkeypatch.setattr(saved.os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         saccade.save(saccade.build("linglo_nano"), path)
     assert path.read_bytes() == before
