@@ -132,7 +132,7 @@ def evaluate(
         raise ValueError("eval: on which images? --data FOLDER")
     metric = session.evaluate(model, data, split=split, device=device)
     figures = metric.compute()
-    if os.environ.get("RANK", "0") != "0":
+    if not _is_first():
         return
     if json:
         print(js.dumps({**figures, "unread": len(metric.unread), "warnings": metric.warnings}))
@@ -317,9 +317,14 @@ def newest(verb: str) -> Path:
     raise FileNotFoundError(f"{verb}: with which model? --model RUN, or train one first")
 
 
+def _is_first() -> bool:
+    """Whether this is the process that speaks, of a job of one or many."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def _first(sentence: str) -> None:
     """Said once, by the first process."""
-    if os.environ.get("RANK", "0") == "0":
+    if _is_first():
         console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -8,16 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from PIL import Image
 
+from saccade.data import picture
 from saccade.data.images import Unreadable
 
 if TYPE_CHECKING:
     from saccade.data.masks import Masks
 
 MOST = 2000  # masks of a set that are opened; of more, so many evenly spaced ones
-SIDEWAYS = (5, 6, 7, 8)  # EXIF's orientations that swap height and width
-ORIENTATION = 0x0112
 
 
 class Seen(NamedTuple):
@@ -81,21 +79,12 @@ def _look(masks: "Masks", i: int) -> Seen:
         ids = masks.ids(i)
     except Unreadable as error:
         return Seen(broken=error.reason)
-    misfit, size = "", _size(masks.name(i))
-    if size is not None and ids.shape != size:
-        misfit = f"mask {ids.shape[1]} x {ids.shape[0]}, image {size[1]} x {size[0]} pixels"
+    misfit, found = "", picture.size(masks.name(i))  # None of what is none, as reading will say
+    if found is not None and ids.shape[::-1] != found.upright:
+        (W, H), (w, h) = ids.shape[::-1], found.upright
+        misfit = f"mask {W} x {H}, image {w} x {h} pixels"
     counts = np.bincount(ids.ravel(), minlength=2**16)
     meant = [i for i in masks.legend.ignored if 0 <= i < len(counts)]
     counts[[*masks.legend.ids, *meant, 255]] = 0
     unknown = np.flatnonzero(counts)
     return Seen("", misfit, tuple((int(k), int(counts[k])) for k in unknown))
-
-
-def _size(name: str) -> tuple[int, int] | None:
-    """Height and width as one sees the picture; None if it is none, which reading will say."""
-    try:
-        with Image.open(name) as file:
-            W, H = file.size
-            return (W, H) if file.getexif().get(ORIENTATION) in SIDEWAYS else (H, W)
-    except Exception:
-        return None

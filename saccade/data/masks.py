@@ -90,13 +90,10 @@ class Masks(Images):
     def ids(self, i: int) -> Integer[np.ndarray, "H W"]:
         """The mask as it is on disk."""
         name = str(self.root / self.masks[i])
-        try:
-            with Image.open(name) as file:
-                if len(file.getbands()) > 1:
-                    raise ValueError(f"a mask of mode {file.mode}; it takes one id a pixel")
-                return np.asarray(file, np.int64).clip(0, IDS - 1)
-        except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
-            raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+        with picture.opened(name, name) as file:
+            if len(file.getbands()) > 1:
+                raise ValueError(f"a mask of mode {file.mode}; it takes one id a pixel")
+            return np.asarray(file, np.int64).clip(0, IDS - 1)
 
     def name(self, i: int) -> str:
         return str(self.root / self.images[i])

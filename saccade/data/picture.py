@@ -3,6 +3,8 @@
 import io
 import os
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +55,23 @@ def _sideways(file: Image.Image) -> bool:
     return file.getexif().get(0x0112) in (5, 6, 7, 8)  # EXIF's orientation
 
 
+@contextmanager
+def opened(source: str | Path | io.BytesIO, name: str) -> Generator[Image.Image]:
+    """A picture's file, no larger than is read; whatever is wrong with it is Unreadable."""
+    try:
+        with warnings.catch_warnings(), Image.open(_quietly(source)) as file:
+            W, H = file.size
+            if W * H > MOST:
+                raise Unreadable(name, f"{W} x {H} pixels, at most {MOST:,} are read")
+            yield file
+    except Unreadable:
+        raise
+    except FileNotFoundError as error:
+        raise Unreadable(name, "there is no such file") from error
+    except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
+        raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+
+
 def rgb(
     source: str | Path | io.BytesIO, name: str, drawn: tuple[int, int] | None = None
 ) -> Image.Image:
@@ -61,22 +80,12 @@ def rgb(
     `drawn` is the width and height that something was drawn over (boxes, a mask). A picture that
     has this size as it is stored but not once it is turned stays as it is stored.
     """
-    try:
-        with warnings.catch_warnings(), Image.open(_quietly(source)) as file:
-            W, H = file.size
-            if W * H > MOST:
-                raise Unreadable(name, f"{W} x {H} pixels, at most {MOST:,} are read")
-            file.load()
-            if (W, H) == drawn and W != H and _sideways(file):
-                return _converted(file)
-            ImageOps.exif_transpose(file, in_place=True)
+    with opened(source, name) as file:
+        file.load()
+        if file.size == drawn and file.width != file.height and _sideways(file):
             return _converted(file)
-    except Unreadable:
-        raise
-    except FileNotFoundError as error:
-        raise Unreadable(name, "there is no such file") from error
-    except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
-        raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+        ImageOps.exif_transpose(file, in_place=True)
+        return _converted(file)
 
 
 def _quietly(source: str | Path | io.BytesIO) -> str | Path | io.BytesIO:

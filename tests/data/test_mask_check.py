@@ -23,7 +23,7 @@ def test_a_photo_that_lies_on_its_side_is_measured_upright(tmp_path):
     place = folder(tmp_path)
     photo = Image.open(place / "images" / "train" / "0.jpg")
     exif = Image.Exif()
-    exif[mask_check.ORIENTATION] = 6
+    exif[0x0112] = 6  # EXIF's orientation
     photo.rotate(90, expand=True).save(place / "images" / "train" / "0.jpg", exif=exif)
     found = find(str(place), Data())
     assert found.warnings == []

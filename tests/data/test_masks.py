@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from saccade.data import picture
 from saccade.data.images import Unreadable
 from saccade.data.masks import IGNORED, aligned, every, find
 from saccade.recipes.recipe import Data
@@ -89,7 +90,7 @@ def test_a_palette_and_16_bits_are_ids_too(tmp_path):
     assert (found.val.read(0)[1][0] == 3).all()
 
 
-def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path):
+def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
     place = folder(tmp_path)
     before = find(str(place), Data()).train
     masks = place / "masks" / "train"
@@ -126,6 +127,10 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path):
         before.read(0)
     with pytest.raises(Unreadable, match="mode RGB"):
         before.read(4)
+    with monkeypatch.context() as small:
+        small.setattr(picture, "MOST", 100)
+        with pytest.raises(Unreadable, match="at most 100 are read"):
+            found.train.ids(0)
     _, mask = found.train.read(0)
     assert (mask[:2, :5] == IGNORED).all()
 
