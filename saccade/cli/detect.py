@@ -11,6 +11,7 @@ def detect(
     model: Path | None = None,
     out: Path = Path("detected"),
     score: float = 0.3,
+    annotations: Path | None = None,
     json: bool = False,
     device: str | None = None,
 ) -> None:
@@ -21,44 +22,52 @@ def detect(
         model: a run's folder or a saved model; the newest detector of runs/ if not given
         out: folder for the drawn pictures and results.json
         score: how sure the model must be of a box, 0 to 1
+        annotations: a COCO json whose image ids the results take, by the names of the files
         json: print the results instead, and draw nothing
         device: cpu or cuda; the best there is if not given
     """
     from saccade.cli.learn import newest
     from saccade.engine.boxed import drawn
-    from saccade.engine.detect import Detector, number
-    from saccade.engine.predict import free
+    from saccade.engine.detect import Detector, Numbers
+    from saccade.engine.predict import free, pictures
 
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")
-    detector = Detector(model or newest("detect"), device)
-    results, named, unread, taken = [], {}, 0, set()
-    for place, (path, photo, found, said) in enumerate(detector.over(files, score), 1):
-        if photo is None or found is None:
-            unread += 1
-            console.print(said, style="yellow", highlight=False, markup=False, soft_wrap=True)
-            continue
-        image = number(path, place)
-        image = max(named) + 1 if image in named else image
-        named[image] = str(path)
-        results += detector.coco(image, found)
+    paths = [path for word in files for path in pictures(word, "detect", out)]
+    detector, numbers = Detector(model or newest("detect"), device), Numbers(annotations)
+    sources, taken = {path.resolve() for path in paths}, set()
+    results, named, unread = [], {}, 0
+    try:
+        for place, (path, photo, found, said) in enumerate(detector.over(paths, score), 1):
+            if photo is None or found is None:
+                unread += 1
+                _say(said, "yellow")
+                continue
+            image = numbers.of(path, place)
+            named[image] = str(path)
+            results += detector.coco(image, found)
+            if json:
+                continue
+            out.mkdir(parents=True, exist_ok=True)
+            target = out / f"{free(path.stem, taken)}.png"
+            if target.resolve() in sources:  # nobody's picture is drawn over
+                target = out / f"{free(f'{path.stem}_boxes', taken)}.png"
+            drawn(photo, found, detector.classes).save(target)
+            counts = ", ".join(_counted([detector.classes[i] for i in found.labels.tolist()]))
+            _say(f"{path}: {counts or 'nothing'} -> {target}")
+    finally:  # what was found is kept, also of a job that is broken off
         if json:
-            continue
-        out.mkdir(parents=True, exist_ok=True)
-        target = out / f"{free(path.stem, taken)}.png"
-        drawn(photo, found, detector.classes).save(target)
-        counts = ", ".join(_counted([detector.classes[i] for i in found.labels.tolist()]))
-        told = f"{path}: {counts or 'nothing'} -> {target}"
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
-    if json:
-        print(js.dumps(results))
-    elif named:
-        (out / "results.json").write_text(js.dumps(results))
-        (out / "images.json").write_text(js.dumps(named, indent=1))
-        told = f"{len(results)} boxes in {len(named)} pictures: {out / 'results.json'}"
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+            print(js.dumps(results))
+        elif named:
+            (out / "results.json").write_text(js.dumps(results))
+            (out / "images.json").write_text(js.dumps(named, indent=1))
+            _say(f"{len(results)} boxes in {len(named)} pictures: {out / 'results.json'}")
     if unread:
         raise SystemExit(1)
+
+
+def _say(sentence: str, style: str | None = None) -> None:
+    console.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _counted(names: list[str]) -> list[str]:

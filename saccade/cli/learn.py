@@ -57,7 +57,8 @@ def train(
 
     Args:
         recipe: one of 'saccade recipes'
-        data: a folder of images (or tar shards, a CSV, ...), or mnist, fashion, solar
+        data: a folder of images (or tar shards, a CSV, ...), a COCO set, images and masks: as the
+            recipe's task wants it; or mnist, fashion, solar
         out: the run's folder; runs/RECIPE and a number if not given
         set: KEY=VALUE, such as model.name=qna_nano schedule.epochs=3
         device: cpu or cuda; the best there is if not given

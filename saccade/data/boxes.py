@@ -51,6 +51,12 @@ class Boxes(Images):
         self.boxes, self.numbers = found.boxes, found.labels
         self.crowd, self.area = found.crowd, found.area
         self.classes, self.ids, self.findings = found.classes, found.ids, found.findings
+        self.said: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the set, in sentences."""
+        return *self.said, *boxes_json.told(self.findings, "")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -156,6 +162,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
                 "some, or remove the set to have data.holdout of the training images held out"
             )
         warnings += boxes_json.told(val.findings, "val")
+        warnings += _twice(train, val)
     warnings += _absent(train)
     findings = {
         f"{split}: {kind}": lines
@@ -177,7 +184,9 @@ def every(path: str, classes: list[str]) -> Boxes:
     layout = _layout(_place(path))
     chosen = layout.val or layout.train
     assert chosen is not None
-    return aligned(chosen.read(), classes, "the model's")
+    made = aligned(chosen.read(), classes, "the model's")
+    made.said = layout.warnings
+    return made
 
 
 def aligned(
@@ -372,6 +381,14 @@ def _first(findings: Findings) -> str:
     return said[0] if said else "its list of annotations is empty"
 
 
+def _twice(train: Boxes, val: Boxes) -> list[str]:
+    own = {train.name(i) for i in range(len(train))}
+    both = [name for name in map(val.name, range(len(val))) if name in own]
+    if not both:
+        return []
+    return [f"val: {len(both)} pictures are learnt from too, such as {both[0]!r}: figures flatter"]
+
+
 def _absent(train: Boxes) -> list[str]:
     names = [name for name, n in zip(train.classes, train.counts(), strict=True) if not n]
     if not names:
@@ -381,5 +398,14 @@ def _absent(train: Boxes) -> list[str]:
 
 
 def _about(what: str, train: Boxes, val: Boxes) -> str:
-    said = (f"{len(part)} images with {int(part.counts().sum())} boxes" for part in (train, val))
+    said = (_counted(part) for part in (train, val))
     return f"{what}: {' to train on, '.join(said)} to validate, {len(train.classes)} classes"
+
+
+def _counted(boxes: Boxes) -> str:
+    """Also images without boxes, which are background, and crowds, which count neither way."""
+    empty, crowds = int((np.diff(boxes.starts) == 0).sum()), int(boxes.crowd.sum())
+    more = [f"images without: {empty}"] if empty else []
+    more += [f"crowds: {crowds}"] if crowds else []
+    apart = f" ({', '.join(more)})" if more else ""
+    return f"{len(boxes)} images with {int(boxes.counts().sum())} boxes{apart}"

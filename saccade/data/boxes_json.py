@@ -50,7 +50,10 @@ class Annotations:
 
 def told(findings: Findings, what: str) -> list[str]:
     """One sentence for each kind: how many, and one of them."""
-    return [f"{what}: {len(lines)} {kind}, such as {lines[0]}" for kind, lines in findings.items()]
+    return [
+        f"{what}{': ' if what else ''}{len(lines)} {kind}, such as {lines[0]}"
+        for kind, lines in findings.items()
+    ]
 
 
 def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
@@ -107,9 +110,10 @@ def _lists(path: Path) -> list[list[dict[str, Any]]]:
         part = content.get(key)
         if not isinstance(part, list) or not all(isinstance(row, dict) for row in part):
             has = ", ".join(map(str, content)) or "nothing"
+            odd = f"{key!r} is no list of objects" if key in content else f"it has {has}"
             raise ValueError(
                 f"{str(path)!r} is no COCO json: it wants lists images, annotations and "
-                f"categories; it has {has}"
+                f"categories; {odd}"
             )
         found.append(part)
     if not found[0]:
@@ -117,6 +121,12 @@ def _lists(path: Path) -> list[list[dict[str, Any]]]:
     if not found[2]:
         raise ValueError(f"{str(path)!r} names no categories, so its boxes have no classes")
     return found
+
+
+def listed(path: Path) -> list[tuple[int, str]]:
+    """Ids and file names of the images in a json."""
+    rows = _lists(path)[0]
+    return [(key, _file_name(row)) for row in rows if isinstance(key := _key(row.get("id")), int)]
 
 
 def _lean(row: dict[str, Any]) -> dict[str, Any]:
@@ -173,7 +183,7 @@ class _Listed:
 def _images(
     rows: list[dict[str, Any]], root: Path, folders: Sequence[Path], findings: Findings
 ) -> _Listed:
-    listed, places = _Listed(), list(folders)
+    listed, places, known = _Listed(), list(folders), set()
     keys = [_key(row.get("id")) for row in rows]
     fresh = 1 + max((key for key in keys if isinstance(key, int)), default=0)
     for row, key in zip(rows, keys, strict=True):
@@ -192,6 +202,9 @@ def _images(
         if path is None:
             _note(findings, "pictures not found (left out with their boxes)", name)
             continue
+        if path in known:
+            _note(findings, "pictures listed under two ids (both kept)", name)
+        known.add(path)
         if isinstance(key, str):
             _note(findings, "image ids that are no whole numbers (numbered anew)", key)
         listed.numbers[key] = len(listed.names)
@@ -282,7 +295,11 @@ def _boxes(
         rows.image.append(at)
         rows.label.append(label)
         rows.box.append(box)
-        rows.crowd.append(bool(row.get("iscrowd")))
+        crowd = row.get("iscrowd")
+        if crowd is not None and _key(crowd) not in (0, 1):
+            kind = "boxes whose iscrowd is neither 0 nor 1 (taken for 0)"
+            _note(findings, kind, f"{_called(key, n)} ({crowd!r})")
+        rows.crowd.append(_key(crowd) == 1)
         rows.area.append(_area(row.get("area"), box))
     return rows
 

@@ -57,6 +57,23 @@ class Batch:
     def pin_memory(self) -> "Batch":
         return self._each(Tensor.pin_memory)
 
+    def unpadded(self) -> "list[Batch]":
+        """The same images without padding: those of one size together, by the first of each."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for i, (H, W) in enumerate(self.size.tolist()):
+            groups.setdefault((H, W), []).append(i)
+        if list(groups) == [tuple(self.image.shape[2:])]:
+            return [self]
+        return [
+            Batch(
+                self.image[those, :, :H, :W],
+                {key: _taken(value, those) for key, value in self.target.items()},
+                self.index[those],
+                self.size[those],
+            )
+            for (H, W), those in groups.items()
+        ]
+
     def _each(self, f: Callable[[Tensor], Tensor]) -> "Batch":
         return replace(self, **_mapped(self.__dict__, Tensor, f))
 
@@ -66,6 +83,10 @@ class Batch:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__ = _mapped(state, np.ndarray, torch.from_numpy)
+
+
+def _taken(value: Any, those: list[int]) -> Any:
+    return value[those] if isinstance(value, Tensor) else [value[i] for i in those]
 
 
 def _mapped(value: Any, kind: type, f: Callable[[Any], Any]) -> Any:

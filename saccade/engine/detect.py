@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
+from saccade.data.boxes_json import listed
 from saccade.data.picture import rgb
 from saccade.engine import session
 from saccade.engine.distributed import chosen
-from saccade.engine.predict import pictures
 from saccade.models.saved import card
 from saccade.tasks.boxes import Found
 
@@ -33,22 +33,30 @@ class Detector:
         if ready.kind.verb != "detect":
             raise ValueError(f"detect: {str(model)!r} finds no boxes{ready.instead}")
         about = card(ready.task.net)
-        self.task, self.classes = ready.task, ready.classes
+        self.task: Any = ready.task
+        self.classes = ready.classes
         self.ids: list[int] = ready.notes.get("ids") or list(range(1, len(self.classes) + 1))
         self.transform = ready.kind.test(ready.test, about["mean"], about["std"])
 
     @torch.no_grad()
-    def __call__(self, photo: Image.Image, score: float = 0.0) -> Found:
-        """The boxes of one picture that the model is at least as sure of, the surest first."""
+    def __call__(self, photo: Image.Image, score: float | None = None) -> Found:
+        """The boxes of one picture that the model is at least as sure of, the surest first.
+
+        Without a score, as sure as its recipe says (`task.score`).
+        """
         x = self.transform(photo)[None].to(self.device)
-        (found,) = self.task.predict(self.task(x), [(photo.height, photo.width)])
+        usual = self.task.score
+        try:
+            self.task.score = usual if score is None else score
+            (found,) = self.task.predict(self.task(x), [(photo.height, photo.width)])
+        finally:
+            self.task.score = usual
         order = found.scores.argsort(descending=True, stable=True)
-        order = order[found.scores[order] >= score]
         return Found(*(part[order].cpu() for part in found))
 
-    def over(self, files: Iterable[str], score: float = 0.0) -> Iterator[Seen]:
-        """Every picture that the words mean; one that cannot be read is said, and passed."""
-        for path in [path for word in files for path in pictures(word, "detect")]:
+    def over(self, paths: Iterable[Path], score: float | None = None) -> Iterator[Seen]:
+        """Every picture; one that cannot be read is said, and passed."""
+        for path in paths:
             try:
                 photo = rgb(path, str(path))
             except (ValueError, FileNotFoundError) as error:
@@ -71,6 +79,24 @@ class Detector:
         ]
 
 
-def number(path: Path, place: int) -> int:
-    """COCO's image id: the file's own number if its name is one, else its place in the list."""
-    return int(path.stem) if path.stem.isdecimal() else place
+class Numbers:
+    """COCO's image ids: those of an annotation file, by the file's name, if there is one.
+
+    Else the file's own number if its name is one, else its place in the list.
+    """
+
+    def __init__(self, annotations: Path | None = None):
+        self.taken: set[int] = set()
+        self.known: dict[str, int] | None = None
+        if annotations is not None:
+            self.known = {Path(name).name: i for i, name in listed(annotations)}
+
+    def of(self, path: Path, place: int) -> int:
+        if self.known is not None:
+            if path.name not in self.known:
+                raise ValueError(f"detect: the annotations list no picture {path.name!r}")
+            return self.known[path.name]
+        number = int(path.stem) if path.stem.isdecimal() else place
+        number = max(self.taken) + 1 if number in self.taken else number
+        self.taken.add(number)
+        return number

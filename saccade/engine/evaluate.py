@@ -32,6 +32,9 @@ def evaluate(
 ) -> Metric:
     """The metric over all images, the same in every process.
 
+    Padding would be seen by what looks at a whole image, such as key-only attention, and figures
+    would depend on which images share a batch. So none is padded here.
+
     Raises `Stopped` in all of them once any is `asked` to.
     """
     task.eval()
@@ -41,7 +44,7 @@ def evaluate(
         for parts in images.epoch(0):
             if asked is not None and distributed.total(torch.tensor(float(asked())), group) > 0:
                 raise Stopped
-            for part in parts:
+            for part in [alike for padded in parts for alike in padded.unpadded()]:
                 part = part.to(group.device)
                 with precision(how, group.device):
                     output = task(part.image.to(memory_format=torch.channels_last), part.size)

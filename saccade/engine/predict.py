@@ -1,13 +1,14 @@
 """What is in these pictures: files, folders and patterns through a trained classifier."""
 
 import glob
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from PIL import Image
 
-from saccade.data.picture import ENDINGS, rgb
+from saccade.data.picture import is_one, rgb
 from saccade.engine import session
 from saccade.engine.distributed import chosen
 from saccade.models.saved import card
@@ -48,17 +49,33 @@ def free(stem: str, taken: set[str]) -> str:
     return name
 
 
-def pictures(word: str, command: str) -> list[Path]:
-    """The picture files that a word on the command line means."""
+def pictures(word: str, command: str, out: Path | None = None) -> list[Path]:
+    """The picture files that a word on the command line means, frame 9 before frame 10.
+
+    What lies in the folder `out` inside a folder was drawn before, and is none of its pictures.
+    """
     path = Path(word)
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS)
+        drawn = out.resolve() if out is not None else None
+        found = sorted(
+            (
+                p
+                for p in path.rglob("*")
+                if is_one(p.name) and (p.parent == path or drawn not in p.resolve().parents)
+            ),
+            key=_in_order,
+        )
         if not found:
             raise FileNotFoundError(f"{command}: no picture in the folder {word!r}")
         return found
     if path.is_file() or not glob.has_magic(word):
         return [path]
-    found = sorted(Path(p) for p in glob.glob(word, recursive=True))
+    found = sorted((Path(p) for p in glob.glob(word, recursive=True)), key=_in_order)
     if not found:
         raise FileNotFoundError(f"{command}: nothing matches {word!r}")
     return found
+
+
+def _in_order(path: Path) -> list[tuple[str, int]]:
+    """Numbers by their value: words and numbers of the path, in turn."""
+    return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", str(path))]

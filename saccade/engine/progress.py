@@ -60,7 +60,8 @@ class Screen:
         }  # fmt: skip
         if not self.columns:
             self.columns = list(cells)
-            self.console.print("  ".join(f"{c:>{WIDTH}}" for c in cells), style="bold")
+            head = "  ".join(f"{c:>{WIDTH}}" for c in cells)
+            self.console.print(head, style="bold", soft_wrap=True)
         row = (f"{c:>{max(len(name), WIDTH)}}" for name, c in cells.items())
         self.console.print("  ".join(row) + " best" * best, highlight=False, soft_wrap=True)
         self.loss, self.pace, self.last = Mean(), Mean(), None

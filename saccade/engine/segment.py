@@ -46,7 +46,7 @@ def segmented(
     short: int | None = None,
 ) -> Iterator[tuple[str, Segmented | str]]:
     """Each picture's regions, or the sentence that says why it was not read."""
-    paths = [path for word in files for path in pictures(word, "segment")]
+    paths = [path for word in files for path in pictures(word, "segment", out)]
     kind = torch.device(chosen(device))
     ready = session.opened(model, kind)
     task, about = ready.task, card(ready.task.net)
@@ -63,7 +63,8 @@ def segmented(
         test = replace(test, short=short, long=round(short * test.long / test.short))
     show = ready.kind.test(test, about["mean"], about["std"])
     out.mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
+    here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
+    taken = {stem.rpartition("_")[0] for stem in here}  # so that no NAME_mask.png of theirs is lost
     for path in paths:
         try:
             photo = rgb(path, str(path))

@@ -38,17 +38,17 @@ class OwnSize(nn.Module):
     ) -> list[tuple[Tensor, Tensor]]:
         """The last map B D h w, and where it is an image, B h w."""
         if torch.compiler.is_exporting():  # a graph has no padding: it cannot sort images by size
-            x = self.model(pixel_values)[-1]
+            x = self._last(pixel_values)
             return [(x, torch.ones_like(x[:, 0], dtype=torch.bool))]
         whole = tuple(pixel_values.shape[2:])
         groups: dict[tuple[int, ...], list[int]] = {}
         for i, size in enumerate(_sizes(pixel_mask)):
             groups.setdefault(size, []).append(i)
         if list(groups) == [whole]:
-            x = self.model(pixel_values)[-1]
+            x = self._last(pixel_values)
             return [(x, torch.ones_like(x[:, 0], dtype=torch.bool))]
         maps = {
-            size: self.model(pixel_values[at, :, : size[0], : size[1]])[-1]
+            size: self._last(pixel_values[at, :, : size[0], : size[1]])
             for size, at in groups.items()
         }
         h, w = (max(x.shape[axis] for x in maps.values()) for axis in (2, 3))
@@ -57,6 +57,9 @@ class OwnSize(nn.Module):
         mask = torch.cat([_padded(torch.ones_like(x[:, :1]), h, w) for x in maps.values()])
         back = order.argsort()
         return [(padded[back], mask[back, 0] > 0)]
+
+    def _last(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return features.planes(self.model, self.model(image))[-1]
 
 
 def _padded(x: Float[Tensor, "B C H W"], h: int, w: int) -> Float[Tensor, "B C h w"]:

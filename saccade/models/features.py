@@ -43,7 +43,7 @@ class Features(nn.Module):
             self.norms = nn.ModuleList()
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> list[Tensor]:
-        maps = list(self.body(image))
+        maps = planes(self.body, self.body(image))
         if isinstance(self.body, Backbone):
             norms = (*self.norms, self.body.norm)
             maps = [norm(x) for norm, x in zip(norms, maps, strict=True)]
@@ -79,6 +79,12 @@ def build(name: str, in_chans: int = 3, drop_path: float | None = None, **option
             f"model {name!r} of timm gives no feature maps ({error}); try a convolutional one"
         ) from error
     return Features(body, dict(body.default_cfg))
+
+
+def planes(body: nn.Module, maps: Iterable[Tensor]) -> list[Tensor]:
+    """A backbone's maps as NCHW: some of timm's keep their channels last."""
+    last = str(getattr(body, "output_fmt", "")).endswith("NHWC")
+    return [x.permute(0, 3, 1, 2).contiguous() if last else x for x in maps]
 
 
 def check(name: str) -> None:

@@ -38,7 +38,7 @@ _STEM = (
     "the attention stem costs more than the convolution at every size (Table 1 prints so too), "
     "while Table 2 prints no more or less"
 )
-_NEAR = "within one unit of the last digit; no reading that was tried comes closer"
+_NEAR = "about one unit of the last digit away; no reading that was tried comes closer"
 _LITERAL = (
     "word for word, the pyramid's 3x3 become attention too; with them kept as convolutions "
     "the parameters are the printed ones"

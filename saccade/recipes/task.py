@@ -66,7 +66,7 @@ class RetinaNet:
 
     def __post_init__(self) -> None:
         hold(self, dim=SOME, depth=COUNT, scales=SOME, alpha=SHARE, gamma=COUNT, score=SHARE)
-        hold(self, overlap=SHARE, most=SOME)
+        hold(self, overlap=SHARE, most=SOME, least=(0.1, math.inf))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +91,7 @@ class Detr:
 
     def __post_init__(self) -> None:
         hold(self, queries=SOME, dim=SOME, dropout=SHARE, nothing=SHARE, score=SHARE)
+        hold(self, encoder=COUNT, decoder=SOME, heads=SOME, hidden=SOME)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,36 @@ def test_every_picture_has_an_id_of_its_own(run, place, monkeypatch):
     assert sorted(named.values()) == sorted(files)
 
 
+def test_nobodys_picture_is_drawn_over(run, place, monkeypatch):
+    monkeypatch.chdir(place)
+    (place / "mine").mkdir()
+    for name in ("frame_9.png", "frame_10.png"):
+        Image.open("things/images/val/001.png").save(place / "mine" / name)
+    before = (place / "mine" / "frame_9.png").read_bytes()
+    code, out = run("detect", "mine", "--out", "mine")
+    assert code == 0, out
+    assert (place / "mine" / "frame_9.png").read_bytes() == before
+    assert (place / "mine" / "frame_9_boxes.png").is_file()
+    named = json.loads((place / "mine" / "images.json").read_text())
+    assert named == {"1": "mine/frame_9.png", "2": "mine/frame_10.png"}, "in their order"
+    for _ in range(2):  # what is drawn inside is not looked at again
+        code, out = run("detect", "things/images", "--out", "things/images/found")
+        assert "in 12 pictures" in out
+
+
+def test_results_outlive_what_breaks_off(run, place, monkeypatch):
+    monkeypatch.chdir(place)
+    annotations = str(place / "things" / "annotations" / "instances_val.json")
+    Image.open("things/images/val/001.png").save(place / "stranger.png")
+    words = ["things/images/val/003.png", "stranger.png", "--annotations", annotations]
+    code, out = run("detect", *words, "--out", "half")
+    assert code == 2
+    assert "list no picture 'stranger.png'" in out
+    assert json.loads((place / "half" / "images.json").read_text()) == {
+        "3": "things/images/val/003.png"
+    }
+
+
 def test_what_is_wrong_is_said(run, place, monkeypatch):
     monkeypatch.chdir(place)
     code, out = run("detect", "gone.png", "things/images/val/001.png")

@@ -89,7 +89,8 @@ def check(found):
 def test_a_coco_set(coco):
     found = find(str(coco), Data())
     assert found.about == (
-        "set: 6 images with 6 boxes to train on, 6 images with 6 boxes to validate, 3 classes"
+        "set: 6 images with 6 boxes (images without: 1, crowds: 1) to train on, "
+        "6 images with 6 boxes (images without: 1, crowds: 1) to validate, 3 classes"
     )
     check(found)
 
@@ -228,6 +229,7 @@ def test_everything_odd_at_once(coco):
         "categories without a name (called by their id)": 1,
         "category names listed twice (made one class)": 1,
         "pictures not found (left out with their boxes)": 1,
+        "pictures listed under two ids (both kept)": 2,
         "image ids listed twice (the first kept)": 1,
         "images without a file name (left out)": 1,
         "images without an id (left out)": 1,
@@ -243,7 +245,7 @@ def test_everything_odd_at_once(coco):
         "boxes that reach beyond their image (clipped)": 2,
         "annotation ids used twice (both boxes kept)": 1,
     }
-    assert len(found.warnings) == 19 + 1
+    assert len(found.warnings) == 20 + 1
     for sentence in (
         "train: 1 pictures not found (left out with their boxes), such as 16.png",
         "train: 2 boxes without width or height (left out), such as annotation 36 of 10.png "
@@ -262,6 +264,33 @@ def test_everything_odd_at_once(coco):
     assert train.read(6)[1]["id"] == 19, "a number that nobody has"
     assert train.read(7)[1]["boxes"].tolist() == [[20, 10, 24, 12]]
     json.dumps(train.findings)
+
+
+def test_crowds_as_some_programs_write_them(coco):
+    def change(found):
+        ways = ("0", 1.0, "1", True, False, None, "yes", [1])
+        found["annotations"] = [{**box(i, 10), "iscrowd": way} for i, way in enumerate(ways, 1)]
+
+    changed(coco, "train", change)
+    found = find(str(coco), Data())
+    assert found.train.crowd.tolist() == [False, True, True, True, False, False, False, False]
+    (said,) = (s for s in found.warnings if "iscrowd" in s)
+    assert said == (
+        "train: 2 boxes whose iscrowd is neither 0 nor 1 (taken for 0), such as annotation 7 "
+        "('yes')"
+    )
+
+
+def test_pictures_that_are_learnt_from_and_tested_on(coco):
+    (coco / "images" / "train" / "10.png").rename(coco / "images" / "10.png")
+    changed(coco, "val", lambda found: found["images"].append(image(99, file_name="10.png")))
+    assert any("1 pictures are learnt from too" in s for s in find(str(coco), Data()).warnings)
+
+
+def test_what_is_odd_is_told_of_a_set_to_test_on_too(coco):
+    changed(coco, "val", lambda found: found["images"].append(image(99, file_name="gone.png")))
+    said = every(str(coco), ["cat", "dog", "eel"]).warnings
+    assert said == ("1 pictures not found (left out with their boxes), such as gone.png",)
 
 
 def test_a_picture_that_goes_missing_later_is_unreadable(coco):
@@ -424,7 +453,7 @@ def roboflow_yolo(place):
         (lambda p: only(p, "{"), r"a.json' is no json: Expecting"),
         (lambda p: only(p, "[1, 2]"), r"a.json' is no COCO json: it holds a list"),
         (lambda p: only(p, '{"shapes": []}'), r"wants lists images, annotations.*it has shapes"),
-        (lambda p: only(p, '{"images": 3}'), r"it has images"),
+        (lambda p: only(p, '{"images": 3}'), r"'images' is no list of objects"),
         (
             lambda p: only(p, '{"images": [], "annotations": [], "categories": []}'),
             r"lists no images",
@@ -559,7 +588,11 @@ def test_through_the_loader(coco, workers):
     ("name", "about"),
     [
         ("bccd", "292 images with 3943 boxes to train on, 72 images with 945 boxes"),
-        ("coco384", "256 images with 1815 boxes to train on, 128 images with 898 boxes"),
+        (
+            "coco384",
+            "256 images with 1815 boxes (images without: 2, crowds: 23) to train on, "
+            "128 images with 898 boxes",
+        ),
         ("pets_heads_trimaps", "318 images with 319 boxes to train on, 80 images with 80 boxes"),
     ],
 )

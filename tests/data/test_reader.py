@@ -118,6 +118,23 @@ def test_images_of_several_sizes_are_padded_at_the_right_and_below():
     assert size.tolist() == [[5, 40]] * 3
 
 
+def test_without_padding_images_of_one_size_stay_together():
+    images = [
+        torch.full((3, *size), float(i)) for i, size in enumerate([(5, 40), (33, 7), (5, 40)])
+    ]
+    image, size = reader._padded(images)
+    target = {"id": torch.arange(3), "boxes": [torch.zeros(i, 4) for i in range(3)]}
+    wide, tall = reader.Batch(image, target, torch.tensor([7, 8, 9]), size).unpadded()
+    assert wide.image.shape == (2, 3, 5, 40)
+    assert wide.image.amin((1, 2, 3)).tolist() == wide.target["id"].tolist() == [0, 2]
+    assert wide.index.tolist() == [7, 9]
+    assert [len(b) for b in wide.target["boxes"]] == [0, 2]
+    assert tall.image.shape == (1, 3, 33, 7)
+    assert tall.size.tolist() == [[33, 7]]
+    (same,) = wide.unpadded()
+    assert same is wide
+
+
 def test_pinning_reaches_every_tensor(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda t: t + 1)
     batch = reader.Batch(torch.zeros(1, 3, 2, 2), {"a": [torch.zeros(2)]}, *WHERE)

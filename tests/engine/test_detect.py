@@ -3,13 +3,15 @@
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
-from saccade.engine.detect import Detector, number
+from saccade.engine.detect import Detector, Numbers
+from saccade.engine.predict import pictures
 from saccade.recipes.recipe import change
 from tests.engine.small import PLAIN, At, apart, fit, folder, same
 from tests.engine.things import FIRST, THINGS, boxes_folder
@@ -57,14 +59,46 @@ def test_boxes_are_in_the_pictures_own_pixels(run, data):
 
 def test_results_are_cocos(run, data):
     detector = Detector(run.folder)
-    seen = list(detector.over([str(data / "images" / "val"), "gone.png"], score=0.2))
+    paths = [*pictures(str(data / "images" / "val"), "detect"), Path("gone.png")]
+    seen = list(detector.over(paths, score=0.2))
     assert [s.path.name for s in seen] == ["001.png", "002.png", "003.png", "004.png", "gone.png"]
     assert "gone.png" in seen[-1].said
     rows = [row for i, s in enumerate(seen[:-1], 1) for row in detector.coco(i, s.found)]
     assert {row["category_id"] for row in rows} <= {FIRST, FIRST + 1}
     assert all(row["bbox"][2] > 0 and 0.2 <= row["score"] <= 1 for row in rows)
-    assert number(seen[0].path, 5) == 1
-    assert number(seen[0].path.with_name("cat.png"), 5) == 5
+    assert all(row["score"] >= 0.2 for row in rows)
+    assert len(detector(seen[0].photo, score=0.001).scores) > len(detector(seen[0].photo).scores)
+    assert detector(seen[0].photo).scores.min() >= detector.task.score == 0.05
+
+
+def test_ids_of_pictures(data, tmp_path):
+    numbers = Numbers()
+    assert numbers.of(Path("001.png"), 5) == 1
+    assert numbers.of(Path("cat.png"), 5) == 5
+    assert numbers.of(Path("dog.png"), 5) == 6
+    named = Numbers(data / "annotations" / "instances_val.json")
+    assert [named.of(Path(f"elsewhere/00{i}.png"), 9) for i in (2, 1)] == [2, 1]
+    with pytest.raises(ValueError, match=r"list no picture 'cat\.png'"):
+        named.of(Path("cat.png"), 1)
+
+
+def test_figures_do_not_depend_on_who_shares_a_batch(tmp_path):
+    """Key-only attention looks at a whole image; padding would be looked at too."""
+    place = boxes_folder(tmp_path / "things")
+    file = place / "annotations" / "instances_val.json"
+    told = json.loads(file.read_text())
+    for i, image in enumerate(told["images"]):  # four sizes
+        photo = Image.open(place / "images" / "val" / image["file_name"])
+        image["height"] = 64 + 12 * i
+        photo.crop((0, 0, 80, 64 + 12 * i)).save(place / "images" / "val" / image["file_name"])
+    file.write_text(json.dumps(told))
+    recipe = change(THINGS, model__name="linglo_nano", schedule__epochs=20, optim__lr=4e-3)
+    run = fit(change(recipe, loop__evaluate_every=20), place, tmp_path / "run")
+    kept = run.lines()[-1]["val"]
+    assert kept["AP50"] > 0
+    for batch in (1, 2, 64):
+        again = session.evaluate(run.folder, batch=batch).compute()
+        assert again["AP"] == pytest.approx(kept["AP"], abs=1e-3), batch
 
 
 def test_a_killed_detector_goes_on_as_if_nothing_had_been(data, tmp_path):

@@ -12,6 +12,7 @@ import saccade
 from saccade.count import params
 from saccade.models import detr
 from saccade.models.saved import card
+from saccade.recipes import task as words
 
 transformers = pytest.importorskip("transformers")
 SMALL = {"dim": 32, "encoder": 1, "decoder": 2, "heads": 4, "hidden": 64, "queries": 5}
@@ -188,3 +189,9 @@ def test_transformers_is_loaded_only_when_asked_for():
     code = "import saccade.tasks.detr, sys; print('transformers' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("name", ["heads", "decoder", "hidden", "queries"])
+def test_a_detr_needs_some_of_each(name):
+    with pytest.raises(ValueError, match=rf"detr\.{name}: 1 or more, got 0"):
+        words.Detr(**{name: 0})

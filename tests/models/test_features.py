@@ -23,6 +23,13 @@ def test_maps_are_as_declared_and_all_of_it_learns(name):
     assert [n for n, p in backbone.named_parameters() if p.grad is None] == []
 
 
+def test_maps_with_channels_last_are_turned():
+    small = {"embed_dim": 8, "depths": (1, 1, 1, 1), "num_heads": (1, 1, 1, 1)}
+    backbone = features.build("swin_tiny_patch4_window7_224", strict_img_size=False, **small)
+    maps = backbone(torch.randn(1, 3, 64, 96))
+    assert [tuple(x.shape[1:]) for x in maps] == [(8, 16, 24), (16, 8, 12), (32, 4, 6), (64, 2, 3)]
+
+
 def test_a_family_that_ends_in_a_norm_gives_normalised_maps():
     backbone = features.build("qna_nano")
     for x in backbone(3 * torch.randn(1, 3, 64, 64)):
