@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from saccade import count, view
+from saccade import count, view, weights
 from saccade.data.picture import Unreadable, rgb, to_input
 from saccade.engine import session
 from saccade.models import zoo
-from saccade.models.saved import card
+from saccade.models.saved import card, located
 from saccade.tasks.classify import Classify
 
 UPLOAD = 10_000_000  # bytes
@@ -55,8 +55,8 @@ class Shown:
 
 
 def loaded(model: str) -> Shown:
-    """A run, a saved classifier, or a variant by name, with fresh weights."""
-    if Path(model).exists():
+    """A run, a saved classifier, or a variant by name: trained if it comes so."""
+    if located(model) is not None:
         ready = session.opened(model)
         if not isinstance(ready.task, Classify):
             raise ValueError(f"serve: {model!r} names no classes; give a classifier")
@@ -80,7 +80,8 @@ def loaded(model: str) -> Shown:
         "side": side,
         "milliseconds": _latency(net, side),
     }
-    return Shown(Path(model).name, net, zoo.family_of(architecture), task, transform, side, figures)
+    name = weights.full(model) or Path(model).name
+    return Shown(name, net, zoo.family_of(architecture), task, transform, side, figures)
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from saccade.cli.console import console
 from saccade.engine.summary import Summary, shown, spoken
+from saccade.models.saved import located
 from saccade.recipes import book
 from saccade.recipes.recipe import override
 
@@ -108,7 +109,7 @@ def resume(
 
 
 def evaluate(
-    model: Path,
+    model: str,
     data: str | None = None,
     split: str = "val",
     json: bool = False,
@@ -117,7 +118,7 @@ def evaluate(
     """Count a trained model's figures over a set.
 
     Args:
-        model: a run's folder or a saved model
+        model: a run's folder, a saved model, or the name of one that comes with saccade
         data: the images; those of the run if not given
         split: val or train
         json: print JSON
@@ -127,9 +128,9 @@ def evaluate(
 
     if split not in ("val", "train"):
         raise ValueError(f"eval: split is val or train, got {split!r}")
-    if not model.exists():
-        raise FileNotFoundError(f"eval: no run or model {str(model)!r}; check the path")
-    if data is None and not model.is_dir():
+    if located(model) is None:
+        raise FileNotFoundError(f"eval: no run or model {model!r}; check the path")
+    if data is None and not Path(model).is_dir():
         raise ValueError("eval: on which images? --data FOLDER")
     metric = session.evaluate(model, data, split=split, device=device)
     figures = metric.compute()
@@ -184,7 +185,7 @@ def _cell(value: Any) -> str:
 
 def predict(
     files: list[str],
-    model: Path | None = None,
+    model: str | None = None,
     top: int = 5,
     json: bool = False,
     device: str | None = None,
@@ -193,7 +194,8 @@ def predict(
 
     Args:
         files: pictures, folders of pictures, or patterns such as "photos/*.jpg"
-        model: a run's folder or a saved model; the newest of runs/ if not given
+        model: a run's folder, a saved model, or the name of one that comes with saccade;
+            the newest of runs/ if not given, or else linglo_nano, which knows cats and dogs
         top: how many classes of each
         json: print a JSON line a picture
         device: cpu or cuda; the best there is if not given
@@ -201,7 +203,7 @@ def predict(
     from saccade.engine.predict import guesses
 
     width, unread = 24, 0
-    for file, found in guesses(files, model or newest("predict"), top, device):
+    for file, found in guesses(files, model or str(_newest_or_own()), top, device):
         if isinstance(found, str):
             unread += 1
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
@@ -321,6 +323,14 @@ def newest(verb: str) -> Path:
 def _is_first() -> bool:
     """Whether this is the process that speaks, of a job of one or many."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _newest_or_own() -> Path | str:
+    """The newest classifier of runs/, or else one that comes with the package."""
+    try:
+        return newest("predict")
+    except FileNotFoundError:
+        return "linglo_nano"
 
 
 def _first(sentence: str) -> None:

@@ -9,11 +9,11 @@ from rich import box
 from rich.table import Table
 from rich.tree import Tree
 
-from saccade import count
+from saccade import count, weights
 from saccade.cli.console import console
 from saccade.models import detectors, zoo
 from saccade.models.backbone import Stage
-from saccade.models.saved import load
+from saccade.models.saved import load, located
 from saccade.models.zoo import Classifier
 from saccade.ops.where import backends
 
@@ -136,7 +136,7 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
 
 def view(
     image: Path,
-    model: str = "linglo_b0",
+    model: str = "linglo_nano",
     out: Path = Path("view.png"),
     size: int = 224,
     at: tuple[int, int] | None = None,
@@ -155,10 +155,8 @@ def view(
     from saccade import view as views
     from saccade.data.picture import read, to_input
 
-    called = Path(model).name
-    if (Path(model) / "model.safetensors").is_file():
-        model = str(Path(model) / "model.safetensors")
-    net: Any = load(model) if Path(model).is_file() else cast(Classifier, zoo.build(model).eval())
+    called, trained = weights.full(model) or Path(model).name, located(model) is not None
+    net: Any = load(model) if trained else cast(Classifier, zoo.build(model).eval())
     photo = read(image, size)
     x = to_input(photo, net.default_cfg)
     family = zoo.family_of(net.default_cfg["architecture"])
@@ -174,7 +172,7 @@ def view(
         what = "attention summed by pixel, query after query"
     else:
         maps, what = views.linglo_saliency(net, x), "saliency"
-    note = "" if Path(model).is_file() else ", untrained"
+    note = "" if trained else ", untrained"
     title = f"{called}{note}: {what}, last such block of each stage"
     views.picture(photo, views.last_of_each_stage(maps), out, title)
     console.print(f"drawn: {out}")

@@ -14,7 +14,8 @@ def serve(
     """Open a page on this machine: drop a picture, see classes and attention.
 
     Args:
-        model: runs, saved models or names, to compare; the newest run, or the untrained nanos
+        model: runs, saved models or names, to compare; the newest run if not given, or else the
+            small ones that come with saccade and know cats and dogs
         host: who may reach it; this machine alone if not given
         port: where it listens
         upload: megabytes that a picture may have
@@ -30,7 +31,7 @@ def serve(
             names = [str(newest("predict"))]
         except FileNotFoundError:
             names = ["linglo_nano", "qna_nano", "sasa_nano"]
-            _say("no trained run in runs/: showing untrained models, whose attention means little")
+            _say("no trained run in runs/: showing the models that come with saccade")
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

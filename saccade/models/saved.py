@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 from torch import nn
 
+from saccade import weights
 from saccade.models.zoo import Classifier
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -63,21 +64,35 @@ def _settled(content: bytes) -> bytes:
     return b"".join((content[:8], text.ljust(length), memoryview(content)[8 + length :]))
 
 
+def located(model: str | Path) -> Path | None:
+    """The file of a trained model: itself, a run's best, or one that comes with the package."""
+    path = Path(model)
+    if path.is_dir():
+        if not (path / "model.safetensors").is_file():
+            raise FileNotFoundError(
+                f"{str(path)!r} holds no trained model yet; "
+                f"one is written with the first evaluation"
+            )
+        return path / "model.safetensors"
+    if path.is_file():
+        return path
+    name = weights.full(str(model))
+    return weights.FILES[name] if name else None
+
+
 def load(path: str | Path, **overrides: Any) -> nn.Module:
     """The model that `save` wrote, weights and all, in eval mode; its `notes` come along.
 
-    A run's folder stands for its best model; one that timm wrote for the hub is read too.
+    A run's folder stands for its best model, a name for one that comes with the package; a folder
+    that timm wrote for the hub is read too.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "model.safetensors"
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"{str(path.parent)!r} holds no trained model yet; "
-                f"one is written with the first evaluation"
-            )
-    if not path.is_file():
-        raise FileNotFoundError(f"load: no file {str(path)!r}; give the path that save() returned")
+    found = located(path)
+    if found is None:
+        raise FileNotFoundError(
+            f"load: no file {str(path)!r}; give the path that save() returned, "
+            f"or one of {', '.join(weights.NAMES)}"
+        )
+    path = found
     try:
         with safe_open(path, "pt") as file:
             about = (file.metadata() or {}).get("saccade")
@@ -96,10 +111,10 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"load: {str(path)!r} holds weights but not their model; "
             f"build the model by name and use its load_state_dict"
         )
-    found = json.loads(about)
-    model = _built(found["model"], overrides, str(path))
+    told = json.loads(about)
+    model = _built(told["model"], overrides, str(path))
     fill(model, tensors, str(path))
-    model.notes = found["notes"]
+    model.notes = told["notes"]
     return model
 
 

@@ -7,6 +7,8 @@ segmentation_models_pytorch's `tu-` encoders.
 
 import fnmatch
 import inspect
+import json
+from collections import deque
 from collections.abc import Iterable
 from contextlib import nullcontext
 from functools import partial
@@ -15,12 +17,14 @@ from typing import Any
 import timm
 import torch
 from jaxtyping import Float
+from safetensors import safe_open
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import ClassifierHead, register_notrace_module
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
+from saccade import weights
 from saccade.models import linglo, qna, sasa
 from saccade.models.backbone import Backbone, Door, Stage
 from saccade.paper import Claim
@@ -256,6 +260,8 @@ def _register(name: str) -> None:
     def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         # The last of the maps comes as the classifier sees it, through the backbone's norm.
         features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3), "norm": True}
+        if pretrained and not kwargs.get("pretrained_cfg"):
+            kwargs["pretrained_cfg"] = (weights.full(name) or "").partition(".")[2] or None
         make = partial(Classifier, VARIANTS[name])
         return build_model_with_cfg(make, name, pretrained, feature_cfg=features, **kwargs)
 
@@ -264,6 +270,28 @@ def _register(name: str) -> None:
     register_model(entry)
 
 
-default_cfgs = generate_default_cfgs({name: _card(name) for name in VARIANTS})
+def _trained(name: str) -> dict:
+    """timm's description of a model that comes with the package."""
+    variant = name.partition(".")[0]
+    with safe_open(weights.FILES[name], "pt") as file:
+        notes = json.loads(file.metadata()["saccade"])["notes"]
+    side, crop = notes["test"]["size"], notes["test"]["crop"]
+    return {
+        **_card(variant),
+        "file": str(weights.FILES[name]),
+        "num_classes": len(notes["classes"]),
+        "label_names": notes["classes"],
+        "input_size": (3, side, side),
+        "crop_pct": crop,
+        "interpolation": notes["test"]["interpolation"],
+        "license": "cc-by-sa-4.0",
+    }
+
+
+default_cfgs = generate_default_cfgs(
+    {**{name: _card(name) for name in VARIANTS}, **{name: _trained(name) for name in weights.NAMES}}
+)
+for _cfg in default_cfgs.values():  # fresh weights and 1000 classes unless one asks for others
+    _cfg.tags = deque(sorted(_cfg.tags))
 for _name in VARIANTS:
     _register(_name)
