@@ -26,7 +26,8 @@ def export(
     """Write a trained model as ONNX or a torch program, checked against the original.
 
     Args:
-        model: a run's folder or a saved model, or a model's name with --untrained
+        model: a run's folder, a saved model, the name of one that comes with saccade, or any
+            model's name with --untrained
         to: onnx, torch (torch.export), aot (compiled ahead of time for this machine), or hub
         out: the file, or the hub's folder; beside the model if not given
         int8: also write an 8-bit ONNX file, and count both over the data
@@ -92,8 +93,9 @@ def _checked(call: Callable[[], Any], to: str) -> Any:
 def _opened(model: str) -> Any:
     from saccade.engine import session
     from saccade.models import detectors, zoo
+    from saccade.models.saved import located
 
-    if not Path(model).exists():
+    if located(model) is None:
         if model in zoo.VARIANTS or model in detectors.DETECTORS:
             raise ValueError(
                 f"export: {model!r} comes without weights; give a run of 'saccade train', "

@@ -25,7 +25,7 @@ from saccade.engine import distributed, kinds, make
 from saccade.engine.baseline import linear
 from saccade.engine.distributed import Group
 from saccade.engine.run import Run
-from saccade.models.saved import card, load
+from saccade.models.saved import card, load, located
 from saccade.recipes.recipe import Distill, Test
 from saccade.words import nearest
 
@@ -106,7 +106,7 @@ def known(name: str) -> nn.Module:
     """A trained network: by pip, saved before, or one that timm can fetch."""
     if name in BY_PIP:
         return _by_pip(name)
-    if Path(name).exists():
+    if located(name) is not None:
         return load(name)
     if not timm.is_model(name):
         close = nearest(name, [*BY_PIP, *timm.list_models(pretrained=True)])
