@@ -30,9 +30,8 @@ PHOTO = letters(Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 7
 def application(tmp_path_factory):
     place = tmp_path_factory.mktemp("serve")
     run = fit(PLAIN, folder(place / "colours"), place / "run")
-    return serve.app(
-        [serve.loaded(str(run.folder)), *map(serve.loaded, ("linglo_nano", "sasa_nano"))]
-    )
+    named = map(serve.loaded, ("linglo_nano", "sasa_nano", "linglo_b0"))
+    return serve.app([serve.loaded(str(run.folder)), *named])
 
 
 @pytest.fixture
@@ -68,11 +67,13 @@ def test_the_page_needs_nothing_from_elsewhere(ask):
 
 def test_models_are_told(ask):
     (answer,) = ask(("GET", "/models", b""))
-    trained, linglo, sasa = answer.json()
+    trained, linglo, sasa, fresh = answer.json()
     assert trained["trained"]
     assert trained["classes"] == 3
-    assert not linglo["trained"]
-    assert linglo["parameters"] == sum(p.numel() for p in saccade.build("linglo_nano").parameters())
+    assert linglo["name"] == "linglo_nano.pets37"
+    assert linglo["classes"] == 37
+    assert not fresh["trained"]
+    assert fresh["parameters"] == sum(p.numel() for p in saccade.build("linglo_b0").parameters())
     assert sasa["milliseconds"] > 0
     assert sasa["macs"] > 1e6
 
@@ -85,7 +86,7 @@ def test_classes_and_maps(look):
     for stage in told["stages"]:
         raw = np.frombuffer(base64.b64decode(stage["maps"]), np.uint8).reshape(stage["shape"])
         assert (raw.max((1, 2)) == 255).all(), "each head from its least to its most"
-    (answer,) = look("/look?model=1", PHOTO)
+    (answer,) = look("/look?model=3", PHOTO)
     assert answer.json()["guesses"] == [], "untrained: no classes"
 
 

@@ -75,6 +75,10 @@ def show(name: str, size: int | None = None) -> None:
     after = count.params(model.eval().fuse())
     if after != before:
         console.print(f"fused for deployment: {after:,} parameters")
+    trained = weights.full(name)
+    if trained is not None:
+        said = f"comes trained, as {trained}: {weights.FILES[trained].with_suffix('.md')}"
+        console.print(said, highlight=False, soft_wrap=True)
     console.print(backends()[0], highlight=False, soft_wrap=True)
 
 

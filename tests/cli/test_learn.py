@@ -131,7 +131,6 @@ def test_train_eval_predict_resume(run, tmp_path, monkeypatch):
         (["train", "quick", "--set", "optim.lrr=1"], "did you mean 'lr'"),
         (["train", "quick", "--set", "optim.lr"], "KEY=VALUE"),
         (["eval", "nowhere"], "check the path"),
-        (["predict", "a.png"], "train one first"),
         (["predict", "a.png", "--model", "nowhere"], "no file"),
         (["resume", "nowhere"], "holds no run"),
         (["recipes", "sas"], "did you mean 'sasa'"),
@@ -153,6 +152,20 @@ def test_the_first_minute_reaches_what_the_readme_says(run, tmp_path, monkeypatc
     assert code == 0, out
     assert 96.5 < max(line["val"]["top1"] for line in Run.open("runs/quick").lines()) < 99.5
     assert 90.5 < json.loads((tmp_path / "runs/quick/baseline.json").read_text())["top1"] < 91.5
+
+
+def test_right_after_the_installation(run, tmp_path, monkeypatch):
+    """Nothing was trained here: what comes with the package answers."""
+    monkeypatch.chdir(tmp_path)
+    Image.new("RGB", (120, 90), "grey").save("photo.png")
+    code, out = run("predict", "photo.png", "--json")
+    assert code == 0, out
+    assert len(answer(out)["classes"]) == 5
+    code, out = run("predict", "photo.png", "--model", "qna_nano.pets37", "--json")
+    assert code == 0, out
+    code, out = run("predict", "photo.png", "--model", "qna_b")
+    assert code == 2
+    assert "linglo_nano.pets37, qna_nano.pets37, sasa_nano.pets37" in " ".join(out.split())
 
 
 def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
