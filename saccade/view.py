@@ -5,9 +5,10 @@
 `picture` turns such maps into one sheet; it needs matplotlib (the viz extra).
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -198,16 +199,35 @@ def class_evidence(
 # -- drawing --------------------------------------------------------------------------------------
 
 
+def attention_of(model: nn.Module, called: str) -> str:
+    """Whose attention a model has: the family's name."""
+    kinds = {
+        "linglo": KeyOnlyAttention,
+        "qna": LearnedQueryAttention,
+        "sasa": StandAloneAttention,
+    }
+    for family, kind in kinds.items():
+        if any(isinstance(module, kind) for module in model.modules()):
+            return family
+    raise ValueError(f"view: {called!r} has no attention to draw, of any of the three papers")
+
+
 def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One entry a stage, named so: what a sheet has room for."""
+    """One entry a stage, named so: what a sheet has room for. A net without stages has them all.
+
+    QnA's last stage learns no queries but on its way down, which its entry says.
+    """
+    staged = {name: heads for name, heads in maps.items() if "stages." in name}
+    if not staged:
+        return dict(maps)
+    last = {int(name.split("stages.")[1].split(".")[0]): name for name in staged}
     return {
-        f"stage {int(name.split('stages.')[1].split('.')[0]) + 1}": heads
-        for name, heads in maps.items()
-        if "stages." in name
+        f"stage {stage + 1}{', way down' if '.down' in name else ''}": staged[name]
+        for stage, name in last.items()
     }
 
 
-ACROSS = 16  # maps in a row; more go on in the next
+ACROSS = 8  # maps in a row; more go on in the next
 FRAME = 1200  # milliseconds of a stage
 
 
@@ -217,20 +237,30 @@ def picture(
     path: str | Path,
     title: str = "",
     names: Sequence[str] = (),
+    *,
+    ring: tuple[float, float] | None = None,
+    clip: float = 100.0,
+    signed: bool = False,
 ) -> Path:
     """Lay each map over the image, the heads of an entry side by side, and save the sheet.
 
     A path that ends in .gif shows the entries one after the other. `names` stand for "head 1", ...
+    `ring` marks a place of the image, its height and width being 1. Each map has its own scale, up
+    to what `clip` percent of its pixels do not exceed; `signed` ones share a scale around zero.
     """
+    across = min(max(len(heads) for heads in maps.values()), ACROSS)
+    how: dict[str, Any] = {"ring": ring, "clip": clip, "signed": signed, "across": across}
     if Path(path).suffix.lower() == ".gif":
-        frames = [_sheet(image, {name: heads}, title, names) for name, heads in maps.items()]
-        across, down = (max(frame.size[i] for frame in frames) for i in (0, 1))
-        laid = [Image.new("RGB", (across, down), "white") for _ in frames]
-        for sheet, frame in zip(laid, frames, strict=True):
-            sheet.paste(frame)
+        frames = [_sheet(image, {name: heads}, title, names, **how) for name, heads in maps.items()]
+        wide, high = (max(frame.size[i] for frame in frames) for i in (0, 1))
+        film = Image.new("RGB", (wide, high * len(frames)), "white")
+        for i, frame in enumerate(frames):
+            film.paste(frame, (0, i * high))
+        film = film.quantize(256, dither=Image.Dither.NONE)  # one palette, so that nothing flickers
+        laid = [film.crop((0, i * high, wide, (i + 1) * high)) for i in range(len(frames))]
         laid[0].save(path, save_all=True, append_images=laid[1:], duration=FRAME, loop=0)
     else:
-        _sheet(image, maps, title, names).save(path)
+        _sheet(image, maps, title, names, **how).save(path)
     return Path(path)
 
 
@@ -239,14 +269,21 @@ def _sheet(
     maps: Mapping[str, Float[np.ndarray, "..."]],
     title: str,
     names: Sequence[str],
+    *,
+    ring: tuple[float, float] | None,
+    clip: float,
+    signed: bool,
+    across: int,
 ) -> Image.Image:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'saccade[viz]'") from error
 
-    across = min(max(len(heads) for heads in maps.values()), ACROSS)
     rows = {name: -(-len(heads) // across) for name, heads in maps.items()}
     H, W = image.shape[:2]
-    side = max(0.8, min(1.6, 16 / across))  # inches: the more there are, the smaller
+    side = 1.6  # inches
     figure = Figure(
         figsize=(side * (1 + across), side * sum(rows.values()) * (H / W + 0.16) + 0.5),
         layout="constrained",
@@ -256,18 +293,33 @@ def _sheet(
     for axis in axes.flat:
         axis.axis("off")
     grey, place, top = image.mean(2), (0, W, H, 0), 0
+    most = max(float(np.abs(heads).max()) for heads in maps.values())
+    drawn = None
     for name, heads in maps.items():
-        axes[top, 0].imshow(image)
-        axes[top, 0].set_title(name, fontsize=8, loc="left")
+        axes[top, 0].imshow(image, extent=place)
+        axes[top, 0].set_title(_folded(name, 11 * side), fontsize=8, loc="left")
+        if ring is not None:
+            at = {"x": [ring[1] * W], "y": [ring[0] * H]}
+            axes[top, 0].scatter(**at, s=60, facecolors="none", edgecolors="black", linewidths=3)
+            axes[top, 0].scatter(**at, s=60, facecolors="none", edgecolors="white", linewidths=1.5)
         for i, head in enumerate(heads):
             axis = axes[top + i // across, 1 + i % across]
+            low, high = (-most, most) if signed else (head.min(), np.percentile(head, clip))
+            colours = {"cmap": "RdBu_r" if signed else "viridis", "vmin": low, "vmax": high}
             axis.imshow(grey, cmap="gray", extent=place)
-            axis.imshow(head, cmap="viridis", alpha=0.6, extent=place)
-            said = names[i] if names else f"head {i + 1}" if across <= 8 else f"{i + 1}"
+            drawn = axis.imshow(head, **colours, alpha=0.6, extent=place)
+            said = names[i] if names else f"head {i + 1}"
             axis.set_title(said, fontsize=7, pad=2)
         top += rows[name]
+    if signed and drawn is not None:
+        figure.colorbar(drawn, ax=axes, label="part of the logit", fraction=0.05)
     if title:
-        figure.suptitle(title, fontsize=10)
+        figure.suptitle(_folded(title, 13 * side * (1 + across)), fontsize=10)
     figure.set_dpi(110)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+
+
+def _folded(text: str, letters: float) -> str:
+    """In lines of at most so many letters."""
+    return "\n".join(textwrap.wrap(text, max(8, int(letters))))

@@ -12,8 +12,11 @@ import saccade
 from saccade import weights
 from saccade.engine import session
 
-NANOS = ("linglo_nano.pets37", "qna_nano.pets37", "sasa_nano.pets37")
-pytestmark = pytest.mark.parametrize("name", NANOS)
+pytestmark = pytest.mark.parametrize("name", weights.NAMES)
+
+
+def test_which_there_are(name):
+    assert name in ("linglo_nano.pets37", "qna_nano.pets37", "sasa_nano.pets37")
 
 
 def test_it_is_small_and_has_a_card(name):

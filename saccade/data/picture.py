@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Float
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 MOST = 100_000_000  # pixels; beyond this a file is a bomb or a mistake
+LARGE = 2**24  # pixels of a picture that is drawn
 PHOTOS = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".avif")
 ENDINGS = (*PHOTOS, ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
 
@@ -68,6 +69,8 @@ def opened(source: str | Path | io.BytesIO, name: str) -> Generator[Image.Image]
         raise
     except FileNotFoundError as error:
         raise Unreadable(name, "there is no such file") from error
+    except UnidentifiedImageError as error:
+        raise Unreadable(name, "of no format that is known") from error
     except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
         raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 
@@ -118,6 +121,8 @@ def read(path: str | Path, side: int | None = None) -> Float[np.ndarray, "H W 3"
     if side is not None:
         scale = side / min(photo.size)
         W, H = (max(side, round(n * scale)) for n in photo.size)
+        if W * H > LARGE:
+            raise Unreadable(str(path), f"so long a strip that it would be drawn {W} x {H} large")
         photo = photo.resize((W, H), Image.Resampling.BICUBIC)
     return np.asarray(photo, np.float32) / 255
 

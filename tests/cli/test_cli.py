@@ -1,6 +1,12 @@
+import json
+
 import numpy as np
 import pytest
 from PIL import Image
+
+from saccade import view as views
+from saccade import weights
+from saccade.cli import see
 
 
 def test_list(run):
@@ -75,6 +81,79 @@ def test_view_draws_a_sheet(run, tmp_path, model):
     assert code == 0, text
     with Image.open(out) as sheet:
         assert sheet.size[0] > 300
+
+
+@pytest.fixture
+def photo(tmp_path):
+    path = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (50, 70, 3), np.uint8)).save(path)
+    return path
+
+
+def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
+    """The model sees the picture as `predict` shows it."""
+    pytest.importorskip("matplotlib")
+    drawn = []
+    monkeypatch.setattr(views, "picture", lambda *given, **_: drawn.append(given))
+    for name in weights.NAMES:
+        code, out = run("predict", str(photo), "--model", name, "--json", "--top", "3")
+        wanted = [f"{c['label']} {100 * c['share']:.1f}%" for c in json.loads(out)["guesses"]]
+        code, out = run("view", str(photo), "--model", name, "--evidence")
+        assert code == 0, out
+        assert drawn.pop()[4] == wanted
+
+
+def test_the_pixel_is_the_files_own(photo):
+    shown = see._shown(photo, "sasa_nano", None)  # which sees the middle 50 x 50, at its own size
+    side = shown.x.shape[2]
+    assert shown.x.shape[3] == side
+    assert shown.within((0, 10)) == (0, 0)
+    assert shown.within((49, 59)) == (side - 1, side - 1)
+    with pytest.raises(
+        ValueError, match=r"sees columns 10 to 59 of this picture, got --at \(0, 9\)"
+    ):
+        shown.within((0, 9))
+    with pytest.raises(ValueError, match="50 rows and 70 columns"):
+        shown.within((50, 20))
+    whole = see._shown(photo, "sasa_nano_conv", 64)  # untrained: all of it
+    assert whole.within((49, 69)) == (whole.x.shape[2] - 1, whole.x.shape[3] - 1)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model", "qna_nano", "--kernels"],
+        ["--model", "qna_nano", "--at", "20", "30"],
+        ["--model", "sasa_nano", "--at", "20,30"],
+        ["--model", "linglo_nano", "--evidence"],
+    ],
+)
+def test_other_views(run, photo, tmp_path, words):
+    pytest.importorskip("matplotlib")
+    code, out = run("view", str(photo), "--out", str(tmp_path / "a.png"), *words)
+    assert code == 0, out
+    assert (tmp_path / "a.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--at", "5,5"], "saliency is of all pixels"),
+        (["--model", "qna_nano", "--kernels", "--at", "5,5"], "kernels are of all pixels"),
+        (["--model", "sasa_nano", "--kernels"], "kernels are drawn of qna"),
+        (["--model", "sasa_nano", "--at", "five"], "--at is ROW,COLUMN"),
+        (["--model", "sasa_nano_conv"], "no attention to draw"),
+        (["--model", "linglo_b0", "--evidence"], "evidence is a trained model's"),
+        (["--size", "0"], "--size is 32 pixels or more"),
+        (["--out", "a.xyz"], "a .png or a .gif"),
+        (["--out", "nowhere/a.png"], "no folder 'nowhere'"),
+    ],
+)
+def test_views_that_cannot_be(run, photo, words, says):
+    code, out = run("view", str(photo), *words)
+    assert code == 2
+    assert says in " ".join(out.split())
+    assert "Traceback" not in out
 
 
 def test_tour(run, tmp_path, monkeypatch):

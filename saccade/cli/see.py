@@ -1,0 +1,187 @@
+"""`view`: what a model looks at in a picture, drawn."""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from saccade import weights
+from saccade.cli.console import console
+from saccade.models import zoo
+from saccade.models.saved import card, located
+
+DRAWN = 384  # pixels of the short side under the maps, where a model sees less
+ENDINGS = (".png", ".gif")
+BRIGHTEST = 99.0  # percent; what is brighter than so many pixels is drawn alike
+
+
+def view(
+    image: Path,
+    model: str = "linglo_nano",
+    out: Path = Path("view.png"),
+    size: int | None = None,
+    at: str | None = None,
+    kernels: bool = False,
+    evidence: bool = False,
+) -> None:
+    """Draw where each head of each stage looks, or where a decision comes from.
+
+    Args:
+        image: a picture file
+        model: a model's name, a run's folder, or a file that saccade saved
+        out: the PNG to write; a GIF shows stage after stage
+        size: side at which the model sees the picture; as it was trained to if not given
+        at: for sasa and qna, the pixel of the picture that looks, as ROW,COLUMN
+        kernels: for qna, the weights of every window side by side, instead of their sum by pixel
+        evidence: where a trained classifier's likeliest classes were seen, instead of attention
+    """
+    from saccade import view as views
+
+    if out.suffix.lower() not in ENDINGS:
+        raise ValueError(f"view: draws a .png or a .gif, got {out.name!r}")
+    if not out.parent.is_dir():
+        raise FileNotFoundError(f"view: no folder {str(out.parent)!r} to draw into; make it first")
+    if size is not None and size < 32:
+        raise ValueError(f"view: --size is 32 pixels or more, got {size}")
+    pixel = None if at is None else _place(at)
+    shown = _shown(image, model, size)
+    if evidence:
+        if pixel is not None or kernels:
+            raise ValueError("view: evidence is of the whole picture; leave --at and --kernels out")
+        _evidence(shown, out)
+    else:
+        family = views.attention_of(shown.net, shown.called)
+        if kernels and family != "qna":
+            raise ValueError(f"view: kernels are drawn of qna, and {shown.called!r} is {family}")
+        if pixel is not None and (family == "linglo" or kernels):
+            what = "kernels are of all pixels" if kernels else "saliency is of all pixels"
+            raise ValueError(f"view: {what}; leave --at out")
+        _attention(shown, family, pixel, kernels, out)
+    console.print(f"drawn: {out}", highlight=False, soft_wrap=True)
+
+
+@dataclass
+class Shown:
+    """A model and what it sees of a picture."""
+
+    called: str
+    net: Any
+    trained: bool
+    photo: np.ndarray
+    """Drawn under the maps: the part that the model sees, perhaps in finer grain."""
+    x: torch.Tensor
+    whole: tuple[int, int]
+    """Height and width of the file's picture, upright."""
+    seen: tuple[float, float, float, float]
+    """Top, left, height and width of what the model sees, in pixels of the file."""
+
+    def within(self, pixel: tuple[int, int]) -> tuple[int, int]:
+        """A pixel of the file as the model's input has it."""
+        H, W = self.whole
+        if not (0 <= pixel[0] < H and 0 <= pixel[1] < W):
+            raise ValueError(f"view: the picture has {H} rows and {W} columns, got --at {pixel}")
+        top, left, height, width = self.seen
+        places = []
+        for place, start, length, side, word in (
+            (pixel[0], top, height, self.x.shape[2], "rows"),
+            (pixel[1], left, width, self.x.shape[3], "columns"),
+        ):
+            found = math.floor((place + 0.5 - start) * side / length)
+            if not 0 <= found < side:
+                raise ValueError(
+                    f"view: the model sees {word} {math.ceil(start)} to "
+                    f"{math.floor(start + length) - 1} of this picture, got --at {pixel}"
+                )
+            places.append(found)
+        return places[0], places[1]
+
+
+def _shown(image: Path, model: str, size: int | None) -> Shown:
+    """As `predict` would show it, where the model is a classifier; the whole picture elsewhere."""
+    from saccade.data import picture
+    from saccade.data.augment import Trim
+    from saccade.engine import session
+    from saccade.models.saved import load
+
+    if not image.is_file():
+        raise FileNotFoundError(f"no picture {str(image)!r}; check the path")
+    called, trained = weights.full(model) or Path(model).name, located(model) is not None
+    net: Any = load(model) if trained else zoo.build(model).eval()
+    if trained and "classes" in net.notes:
+        ready = session.opened(model)
+        if ready.kind.verb == "predict":
+            about, test = card(net), ready.test
+            test = test if size is None else dataclasses.replace(test, size=size)
+            file = picture.rgb(image, str(image))
+            x = ready.kind.test(test, about["mean"], about["std"])(file)[None]
+            fine = dataclasses.replace(test, size=max(DRAWN, test.size))
+            drawn = ready.kind.test(fine, (0.0,) * 3, (1.0,) * 3)(file)
+            photo = drawn.permute(1, 2, 0).clamp(0, 1).numpy()
+            trimmed = Trim()(file).size
+            side = test.crop * min(trimmed)
+            seen = (file.height - side) / 2, (file.width - side) / 2, side, side
+            return Shown(called, net, True, photo, x, (file.height, file.width), seen)
+    side = size or card(net)["input_size"][1]
+    photo = picture.read(image, side)
+    H, W = photo.shape[:2]
+    x = picture.to_input(photo, card(net))
+    found = picture.size(image)
+    w, h = found.upright if found else (W, H)
+    return Shown(called, net, trained, photo, x, (h, w), (0.0, 0.0, float(h), float(w)))
+
+
+def _place(at: str) -> tuple[int, int]:
+    """`20,100`, also in brackets."""
+    parts = at.strip("[]() ").replace(",", " ").split()
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise ValueError(f"view: --at is ROW,COLUMN, such as --at 20,100; got {at!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def _attention(
+    shown: Shown, family: str, pixel: tuple[int, int] | None, kernels: bool, out: Path
+) -> None:
+    from saccade import view as views
+
+    net, x, clip, ring = shown.net, shown.x, 100.0, None
+    if family == "sasa" or pixel is not None:
+        inner = shown.within(pixel) if pixel else (x.shape[2] // 2, x.shape[3] // 2)
+        ring = (inner[0] + 0.5) / x.shape[2], (inner[1] + 0.5) / x.shape[3]
+        looks = views.sasa_attention if family == "sasa" else views.qna_attention
+        maps, what = looks(net, x, inner), "where the ringed pixel looks"
+    elif family == "qna":
+        maps = (views.qna_kernels if kernels else views.qna_summed_attention)(net, x)
+        what = "the kernel of every window" if kernels else "attention summed by pixel"
+    else:
+        maps, what, clip = views.linglo_saliency(net, x), "saliency", BRIGHTEST
+    if family == "qna":
+        maps = {
+            name: heads.reshape(net.get_submodule(name).queries, -1, *heads.shape[-2:])
+            for name, heads in maps.items()
+        }
+    laid = {}
+    for stage, heads in views.last_of_each_stage(maps).items():
+        by_query = {f"{stage}, query {q + 1}": part for q, part in enumerate(heads)}
+        laid |= by_query if family == "qna" else {stage: heads}
+    note = "" if shown.trained else ", untrained"
+    title = f"{shown.called}{note}: {what}; the last such layer of each stage"
+    views.picture(shown.photo, laid, out, title, ring=ring, clip=clip)
+
+
+def _evidence(shown: Shown, out: Path) -> None:
+    """The three likeliest classes, and which pixels spoke for and against each."""
+    from saccade import view as views
+
+    classes = getattr(shown.net, "notes", {}).get("classes")
+    if not classes:
+        raise ValueError("view: evidence is a trained model's; --model RUN, or train one first")
+    with torch.no_grad():
+        shares, labels = shown.net(shown.x)[0].softmax(-1).topk(min(3, len(classes)))
+    maps = views.class_evidence(shown.net, shown.x, labels.tolist())
+    named = [f"{classes[i]} {100 * s:.1f}%" for i, s in zip(labels, shares, strict=True)]
+    title = f"{shown.called}: what speaks for (red) and against (blue) each class"
+    views.picture(shown.photo, {"seen": maps}, out, title, named, signed=True)
