@@ -18,8 +18,9 @@ MAY_IMPORT = {
     "version": set(),
     "paper": set(),
     "ops": set(),
+    "weights": set(),
     "layers": {"ops"},
-    "models": {"layers", "paper", "words"},
+    "models": {"layers", "paper", "weights", "words"},
     "tasks": {"models", "layers", "paper", "words"},
     "recipes": {"paper", "words"},
     "data": {"recipes", "words"},
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     "bench": {"models", "tasks", "layers", "ops", "words", "version"},
     "view": {"models", "tasks", "layers"},
     "export": {"models", "tasks", "words"},
-    "serve": {"count", "data", "engine", "models", "tasks", "view"},
+    "serve": {"count", "data", "engine", "models", "tasks", "view", "weights"},
 }
 
 
@@ -67,7 +68,7 @@ def test_tests_mirror_the_source():
     So `sasa_tiles.py` may be tested with `sasa.py`, and `native/build.py` in `test_native.py`.
     """
     tests = {p.relative_to(ROOT / "tests") for p in (ROOT / "tests").rglob("test_*.py")}
-    used = {Path(f"test_{name}.py") for name in ("house", "readme")}
+    used = {Path(f"test_{name}.py") for name in ("house", "readme", "weights")}
     for path in FILES:
         if path.name in ("__init__.py", "__main__.py", "version.py"):
             continue

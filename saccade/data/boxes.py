@@ -27,8 +27,8 @@ import torch
 from jaxtyping import Integer
 from PIL import Image
 
-from saccade.data import boxes_json, picture
-from saccade.data.boxes_json import Annotations, Findings
+from saccade.data import boxes_json, boxes_told, picture
+from saccade.data.boxes_json import Annotations
 from saccade.data.datasets import VALIDATION, Splits
 from saccade.data.images import Images, Strings
 from saccade.recipes.recipe import Data
@@ -149,7 +149,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
     if not train.counts().any():
         raise ValueError(
             f"{layout.what}: {len(train)} images to train on, but not one usable box "
-            f"({_first(train.findings)})"
+            f"({boxes_told.first(train.findings)})"
         )
     warnings = [*layout.warnings, *boxes_json.told(train.findings, "train")]
     if layout.val is None:
@@ -162,15 +162,15 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
                 "some, or remove the set to have data.holdout of the training images held out"
             )
         warnings += boxes_json.told(val.findings, "val")
-        warnings += _twice(train, val)
-    warnings += _absent(train)
+        warnings += boxes_told.twice(train, val)
+    warnings += boxes_told.absent(train)
     findings = {
         f"{split}: {kind}": lines
         for split, part in (("train", train), ("val", val))
         for kind, lines in part.findings.items()
     }
     return Splits(
-        train, val, train.classes, _about(layout.what, train, val), warnings,
+        train, val, train.classes, boxes_told.about(layout.what, train, val), warnings,
         notes={"ids": [int(i) for i in train.ids]}, findings=findings,
     )  # fmt: skip
 
@@ -374,38 +374,3 @@ def _beyond(boxes: Boxes, i: int, real: tuple[int, int]) -> str:
     own = boxes.boxes[boxes.starts[i] : boxes.starts[i + 1], 2:]
     count = int((own > np.array(real)).any(1).sum())
     return f"; {count} boxes reach beyond it and are clipped" if count else ""
-
-
-def _first(findings: Findings) -> str:
-    said = boxes_json.told(findings, "train")
-    return said[0] if said else "its list of annotations is empty"
-
-
-def _twice(train: Boxes, val: Boxes) -> list[str]:
-    own = {train.name(i) for i in range(len(train))}
-    both = [name for name in map(val.name, range(len(val))) if name in own]
-    if not both:
-        return []
-    return [f"val: {len(both)} pictures are learnt from too, such as {both[0]!r}: figures flatter"]
-
-
-def _absent(train: Boxes) -> list[str]:
-    names = [name for name, n in zip(train.classes, train.counts(), strict=True) if not n]
-    if not names:
-        return []
-    share = f"{len(names)} of {len(train.classes)}"
-    return [f"train: {share} categories have no boxes to learn from, such as {names[0]!r}"]
-
-
-def _about(what: str, train: Boxes, val: Boxes) -> str:
-    said = (_counted(part) for part in (train, val))
-    return f"{what}: {' to train on, '.join(said)} to validate, {len(train.classes)} classes"
-
-
-def _counted(boxes: Boxes) -> str:
-    """Also images without boxes, which are background, and crowds, which count neither way."""
-    empty, crowds = int((np.diff(boxes.starts) == 0).sum()), int(boxes.crowd.sum())
-    more = [f"images without: {empty}"] if empty else []
-    more += [f"crowds: {crowds}"] if crowds else []
-    apart = f" ({', '.join(more)})" if more else ""
-    return f"{len(boxes)} images with {int(boxes.counts().sum())} boxes{apart}"
