@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "bench": {"models", "tasks", "layers", "ops", "words", "version"},
     "view": {"models", "tasks", "layers"},
     "export": {"models", "tasks", "words"},
-    "serve": {"count", "data", "engine", "models", "tasks", "view"},
+    "serve": {"count", "data", "engine", "layers", "models", "tasks", "view", "weights"},
 }
 
 
