@@ -186,7 +186,7 @@ def test_a_model_is_loaded_when_asked_for_and_its_maps_are_named(look, ask):
     (answer,) = look("/look?model=5&y=.5&x=.5", PHOTO)
     assert answer.json()["note"] == "", "the windows of one pixel do not overlap"
     (answer,) = look("/look?model=1", PHOTO)
-    assert answer.json()["stages"][0]["labels"][:2] == ["head 1", "head 2"]
+    assert answer.json()["stages"][-1]["labels"][:2] == ["head 1", "head 2"]
     assert answer.json()["note"] == ""
 
 
@@ -342,6 +342,8 @@ def test_in_a_browser(application, tmp_path):
     thread.start()
     (tmp_path / "photo.png").write_bytes(PHOTO)
     (tmp_path / "text.png").write_bytes(b"no picture")
+    noise = np.random.default_rng(0).integers(0, 255, (2000, 2000, 3), np.uint8)
+    (tmp_path / "large.png").write_bytes(letters(Image.fromarray(noise)))
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     try:
         with playwright.sync_playwright() as started:
@@ -351,22 +353,66 @@ def test_in_a_browser(application, tmp_path):
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(f"http://127.0.0.1:{port}/")
             page.wait_for_selector("select")
+            assert page.locator(".photo").is_hidden(), "nothing to focus on an empty page"
             page.set_input_files("#file", tmp_path / "photo.png")
             page.wait_for_selector("figure canvas")
             assert page.locator(".guess").count() == 3
             page.click("#more")
             page.locator("select").nth(1).select_option("2")
-            page.wait_for_function(
-                "document.querySelectorAll('section')[1].querySelector('figure')"
-            )
-            page.locator(".photo").nth(1).focus()
-            with page.expect_response(lambda answer: "y=" in answer.url) as answer:
-                page.keyboard.press("ArrowUp")
-            assert answer.value.ok
+            second = page.locator("section").nth(1)
+            second.locator("figure").first.wait_for()
+            tops = [second.locator("figure").nth(i).bounding_box()["y"] for i in range(4)]
+            assert len(set(tops)) == 1, "four heads in a row"
             wide = "document.documentElement.scrollWidth <= innerWidth"
             assert page.evaluate(wide), "a phone need not scroll sideways"
-            page.set_input_files("#file", tmp_path / "text.png")
-            page.wait_for_function("document.getElementById('said').className == 'bad'")
+
+            def settled():
+                page.wait_for_function("!columns.some(me => me.busy)")
+                return page.locator("#said").text_content()
+
+            assert settled() == ""
+            asked = []
+            page.on("request", lambda request: asked.append(request.url))
+            press = "photo => photo.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp'}))"
+            second.locator(".photo").evaluate(
+                f"photo => {{ for (let i = 30; i--;) ({press})(photo) }}"
+            )
+            assert settled() == ""
+            assert len(asked) == 4, "of thirty presses the first and the last, for each model"
+            assert all("classes=0" in url for url in asked)
+            assert page.locator(".guess").count() == 3 + 5, "classes stay"
+
+            def still_usable():
+                with page.expect_response(lambda answer: "y=0.4" in answer.url) as answer:
+                    page.locator(".photo").first.click(position={"x": 20, "y": 20})
+                assert answer.value.ok
+                assert settled() == ""
+
+            for name, said in (
+                ("text.png", "no picture that this"),
+                ("large.png", "10 MB at most"),
+            ):
+                page.set_input_files("#file", tmp_path / name)
+                page.wait_for_function("document.getElementById('said').className == 'bad'")
+                assert said in settled()
+                still_usable()
+            page.locator("select").nth(1).select_option("4")
+            assert settled() == ""
+            assert "no attention" in second.text_content()
+            assert second.locator("figure").count() == 0
+            page.locator("select").nth(1).select_option("5")
+            assert settled() == ""
+            assert "query 2, head 1" in second.text_content()
+            assert "stage 4, way down" in second.text_content()
+            page.route("**/look*", lambda route: route.fulfill(status=500, body="no JSON"))
+            page.locator("select").nth(1).select_option("2")
+            assert "the server failed (500)" in settled()
+            assert second.locator("figure, .guess").count() == 0, "nothing of another model stays"
+            page.unroute("**/look*")
+            page.click(".close")
+            assert page.locator("section").count() == 1
+            assert page.locator("#more").is_visible()
+            still_usable()
             assert errors == []
             browser.close()
     finally:
