@@ -5,13 +5,16 @@ import base64
 import io
 import json
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import saccade
 from saccade import cli, serve
+from saccade.tasks.classify import Classify
 from tests.engine.small import PLAIN, fit, folder
 
 pytest.importorskip("fastapi")
@@ -153,13 +156,19 @@ def test_what_goes_wrong_is_said_in_a_sentence(look, monkeypatch, caplog, error,
     assert ("an odd" in caplog.text) == (code == 500), "what nobody expects is logged"
 
 
-def test_a_model_without_attention_still_knows_classes(look, ask):
+def test_a_model_without_attention_still_knows_classes(look):
     (answer,) = look("/look?model=4&y=.5&x=.5", PHOTO)
     told = answer.json()
     assert answer.status_code == 200
     assert told["stages"] == []
     assert told["at"] is None
     assert "no attention of its family" in told["what"]
+    fresh = serve.loaded("sasa_nano_conv")
+    task = Classify(fresh.net, [f"class {i}" for i in range(1000)])
+    trained = replace(fresh, task=task, transform=lambda photo: torch.zeros(3, 64, 64))
+    told = serve.look(trained, Image.new("RGB", (70, 48)))
+    assert len(told["guesses"]) == 5
+    assert told["stages"] == []
 
 
 def test_classes_are_told_when_asked_for(look):
@@ -388,6 +397,12 @@ def test_in_a_browser(application, tmp_path):
                 assert answer.value.ok
                 assert settled() == ""
 
+            page.route("**/look*", lambda route: route.abort())
+            page.set_input_files("#file", tmp_path / "photo.png")
+            page.wait_for_function("document.getElementById('said').className == 'bad'")
+            assert "does not answer" in settled()
+            page.unroute("**/look*")
+            still_usable()
             for name, said in (
                 ("text.png", "no picture that this"),
                 ("large.png", "10 MB at most"),

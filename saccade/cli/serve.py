@@ -56,7 +56,7 @@ def serve(
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """A socket that holds the port from now on; nobody gets in before the models are loaded."""
+    """A socket that holds the port from now on; who comes early waits for the models."""
     wrong = (
         f"serve: {host!r} is no address of this machine; "
         f"try --host 127.0.0.1 (this machine alone) or --host 0.0.0.0 (all who reach it)"
@@ -71,6 +71,7 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
+        listener.listen()
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRNOTAVAIL:
