@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "bench": {"models", "tasks", "layers", "ops", "words", "version"},
     "view": {"models", "tasks", "layers"},
     "export": {"models", "tasks", "words"},
-    "serve": {"count", "data", "engine", "models", "tasks", "view", "weights"},
+    "serve": {"count", "data", "engine", "layers", "models", "tasks", "view", "weights"},
 }
 
 

@@ -3,14 +3,18 @@
 import asyncio
 import base64
 import io
+import json
 import socket
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import saccade
 from saccade import cli, serve
+from saccade.tasks.classify import Classify
 from tests.engine.small import PLAIN, fit, folder
 
 pytest.importorskip("fastapi")
@@ -30,8 +34,8 @@ PHOTO = letters(Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 7
 def application(tmp_path_factory):
     place = tmp_path_factory.mktemp("serve")
     run = fit(PLAIN, folder(place / "colours"), place / "run")
-    named = map(serve.loaded, ("linglo_nano", "sasa_nano", "linglo_b0"))
-    return serve.app([serve.loaded(str(run.folder)), *named])
+    named = map(serve.loaded, ("linglo_nano", "sasa_nano", "linglo_b0", "sasa_nano_conv"))
+    return serve.app([serve.loaded(str(run.folder)), *named, "qna_nano.pets37"])
 
 
 @pytest.fixture
@@ -67,7 +71,7 @@ def test_the_page_needs_nothing_from_elsewhere(ask):
 
 def test_models_are_told(ask):
     (answer,) = ask(("GET", "/models", b""))
-    trained, linglo, sasa, fresh = answer.json()
+    trained, linglo, sasa, fresh, *_ = answer.json()
     assert trained["trained"]
     assert trained["classes"] == 3
     assert linglo["name"] == "linglo_nano.pets37"
@@ -111,14 +115,99 @@ def test_a_pixel_looks_around_itself(look, model):
         ("/look?model=0", b"", 415, "no picture"),
         ("/look?model=0", PHOTO[: len(PHOTO) // 2], 415, "no readable picture"),
         ("/look?model=0", letters(Image.new("RGB", (1, 1))), 415, "too few"),
-        ("/look?model=9", PHOTO, 404, "models 0 to 2"),
+        ("/look?model=9", PHOTO, 404, "models 0 to 5"),
         ("/look?model=0", bytes(serve.UPLOAD + 1), 413, "10 MB at most"),
+        ("/look?model=0", letters(Image.new("1", (400_000, 2))), 415, "20 times as long as wide"),
+        ("/look?model=abc", PHOTO, 422, "model is a number, got 'abc'"),
+        ("/look?model=0&y=", PHOTO, 422, "y is a number, got ''"),
     ],
 )
 def test_what_is_refused(look, path, content, code, said):
     (answer,) = look(path, content)
     assert answer.status_code == code
     assert said in answer.json()["detail"]
+
+
+def test_a_model_sees_no_more_of_a_long_picture_than_of_a_usual_one():
+    for side in (32, 64, 448):
+        for size in ((700, 500), (10_000, 500), (2, 40), (40, 2)):
+            W, H = serve.fitted(size, side)
+            assert 32 <= min(W, H) <= side
+            assert max(W, H) <= max(4 * side, 20 * 32)
+            assert W / H == pytest.approx(size[0] / size[1], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (MemoryError(), 413, "more memory than there is"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 413, "more memory than"),
+        (RuntimeError("an odd\nthing"), 500, "failed on this picture (RuntimeError: an odd);"),
+    ],
+)
+def test_what_goes_wrong_is_said_in_a_sentence(look, monkeypatch, caplog, error, code, said):
+    def wrong(*_):
+        raise error
+
+    monkeypatch.setattr(serve, "look", wrong)
+    (answer,) = look("/look?model=0", PHOTO)
+    assert answer.status_code == code
+    assert said in answer.json()["detail"]
+    assert ("an odd" in caplog.text) == (code == 500), "what nobody expects is logged"
+
+
+def test_a_model_without_attention_still_knows_classes(look):
+    (answer,) = look("/look?model=4&y=.5&x=.5", PHOTO)
+    told = answer.json()
+    assert answer.status_code == 200
+    assert told["stages"] == []
+    assert told["at"] is None
+    assert "no attention of its family" in told["what"]
+    fresh = serve.loaded("sasa_nano_conv")
+    task = Classify(fresh.net, [f"class {i}" for i in range(1000)])
+    trained = replace(fresh, task=task, transform=lambda photo: torch.zeros(3, 64, 64))
+    told = serve.look(trained, Image.new("RGB", (70, 48)))
+    assert len(told["guesses"]) == 5
+    assert told["stages"] == []
+
+
+def test_classes_are_told_when_asked_for(look):
+    (answer,) = look("/look?model=0&y=.5&x=.5&classes=0", PHOTO)
+    assert answer.json()["guesses"] is None
+    assert answer.json()["stages"]
+
+
+def test_a_model_is_loaded_when_asked_for_and_its_maps_are_named(look, ask):
+    (answer,) = look("/look?model=5", PHOTO)
+    told = answer.json()
+    assert told["model"]["name"] == "qna_nano.pets37"
+    assert told["model"]["parameters"] > 0
+    (answer,) = ask(("GET", "/models", b""))
+    assert answer.json()[5] == told["model"]
+    names = [stage["name"] for stage in told["stages"]]
+    assert names == ["stage 1", "stage 2", "stage 3", "stage 4, way down"]
+    for stage in told["stages"]:
+        assert len(stage["labels"]) == stage["shape"][0]
+    assert told["stages"][0]["labels"] == [
+        "query 1, head 1", "query 1, head 2", "query 2, head 1", "query 2, head 2",
+    ]  # fmt: skip
+    assert "checkerboard" in told["note"]
+    (answer,) = look("/look?model=5&y=.5&x=.5", PHOTO)
+    assert answer.json()["note"] == "", "the windows of one pixel do not overlap"
+    (answer,) = look("/look?model=1", PHOTO)
+    assert answer.json()["stages"][-1]["labels"][:2] == ["head 1", "head 2"]
+    assert answer.json()["note"] == ""
+
+
+def test_names_tell_models_apart(tmp_path):
+    places = [tmp_path / name for name in ("a/run", "b/run", "b/other")]
+    for place in places:
+        place.mkdir(parents=True)
+    given = [*map(str, places), "linglo_nano", "sasa_nano_conv"]
+    assert serve.titles(given) == [
+        "a/run", "b/run", "other", "linglo_nano.pets37", "sasa_nano_conv",
+    ]  # fmt: skip
+    assert serve.titles([str(places[0])] * 2) == ["run", "run"]
 
 
 def test_a_bomb_is_not_opened(look, monkeypatch):
@@ -129,8 +218,12 @@ def test_a_bomb_is_not_opened(look, monkeypatch):
 
 
 def test_another_sites_page_cannot_reach_it(ask):
-    (answer,) = ask(("GET", "/models", b""), host="evil.example")
-    assert answer.status_code == 400
+    for host in ("evil.example", "evil.example:8000", "localhost.evil.example"):
+        (answer,) = ask(("GET", "/models", b""), host=host)
+        assert answer.status_code == 400
+    for host in ("localhost:8000", "127.0.0.1", "[::1]:8123"):
+        (answer,) = ask(("GET", "/models", b""), host=host)
+        assert answer.status_code == 200
 
 
 def test_a_hundred_at_once(look):
@@ -140,14 +233,94 @@ def test_a_hundred_at_once(look):
     assert len({answer.text for answer in answers if answer.status_code == 200}) == 1
 
 
-def test_a_port_in_use_is_said(capsys):
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([], None),
+        (["--port", "0"], None),
+        (["--model", "a"], ["a"]),
+        (["--model=a", "--port", "-1"], ["a"]),
+        (["--model", "a", "b", "--port", "1"], ["a", "b"]),
+        (["--model", "a", "--host", "::1", "--model=b"], ["a", "b"]),
+        (["a", "--port=1", "b"], ["a", "b"]),
+        (["--model", "[a,b]"], "[a,b]"),
+    ],
+)
+def test_models_are_given_as_one_likes(words, names):
+    command, *rest = cli.plain(["serve", *words])
+    assert command == "serve"
+    given = [word.removeprefix("--model=") for word in rest if word.startswith("--model")]
+    if names is None:
+        assert (given, rest) == ([], words)
+    else:
+        assert given == [names if isinstance(names, str) else json.dumps(names)]
+
+
+@pytest.fixture
+def start(monkeypatch, capsys):
+    """`saccade serve` that ends once it listens: where, of which models, and what it prints."""
+    uvicorn = pytest.importorskip("uvicorn")
+    begun = []
+    monkeypatch.setattr(uvicorn.Server, "run", lambda _, sockets: begun.append(sockets[0].dup()))
+    monkeypatch.setattr(serve, "loaded", lambda name, title="": title)
+
+    def call(*words):
+        begun.clear()
+        code = 0
+        try:
+            cli.main(["serve", *words])
+        except SystemExit as stop:
+            code = stop.code
+        out = " ".join(capsys.readouterr().out.split())
+        assert "Traceback" not in out
+        for listener in begun:
+            with listener:
+                return code, out, listener.getsockname()[:2]
+        return code, out, None
+
+    return call
+
+
+def test_it_says_the_port_that_it_took(start):
+    for host, spoken in (("127.0.0.1", "localhost"), ("localhost", "localhost"), ("::1", "[::1]")):
+        if host == "::1" and not socket.has_dualstack_ipv6():
+            continue
+        code, out, (_, port) = start("linglo_nano", "--port", "0", "--host", host)
+        assert code == 0
+        assert port > 0
+        assert f"open http://{spoken}:{port} " in out
+        assert "anybody" not in out
+    _, out, _ = start("linglo_nano", "--port", "0", "--host", "0.0.0.0")
+    assert "anybody who reaches this machine" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "unsaid"),
+    [
+        (["--port", "99999"], "ports are 0 to 65535, got 99999", "Error"),
+        (["--port", "-1"], "ports are 0 to 65535, got -1", "Error"),
+        (["--host", "no.such.invalid"], "no address of this machine; try --host", "--port"),
+        (["--host", "192.0.2.1"], "no address of this machine; try --host", "--port"),
+        (["--host", ""], "no address of this machine; try --host", "--port"),
+        (["--model"], "--model wants a name", "usage"),
+    ],
+)
+def test_where_it_cannot_listen_is_said(start, words, said, unsaid):
+    code, out, listener = start(*words)
+    assert (code, listener) == (2, None)
+    assert said in out
+    assert unsaid not in out
+
+
+def test_a_port_in_use_is_said(start):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(SystemExit) as stop:
-            cli.main(["serve", "--port", str(taken.getsockname()[1]), "--model", "[linglo_nano]"])
-    assert stop.value.code == 2
-    assert "cannot be listened on" in capsys.readouterr().out
+        port = taken.getsockname()[1]
+        code, out, _ = start("--port", str(port), "--model", "linglo_nano")
+    assert code == 2
+    assert "cannot be listened on" in out
+    assert "try --port" in out
 
 
 def test_what_cannot_be_served_is_said(tmp_path):
@@ -178,6 +351,8 @@ def test_in_a_browser(application, tmp_path):
     thread.start()
     (tmp_path / "photo.png").write_bytes(PHOTO)
     (tmp_path / "text.png").write_bytes(b"no picture")
+    noise = np.random.default_rng(0).integers(0, 255, (2000, 2000, 3), np.uint8)
+    (tmp_path / "large.png").write_bytes(letters(Image.fromarray(noise)))
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     try:
         with playwright.sync_playwright() as started:
@@ -187,22 +362,72 @@ def test_in_a_browser(application, tmp_path):
             page.on("pageerror", lambda error: errors.append(str(error)))
             page.goto(f"http://127.0.0.1:{port}/")
             page.wait_for_selector("select")
+            assert page.locator(".photo").is_hidden(), "nothing to focus on an empty page"
             page.set_input_files("#file", tmp_path / "photo.png")
             page.wait_for_selector("figure canvas")
             assert page.locator(".guess").count() == 3
             page.click("#more")
             page.locator("select").nth(1).select_option("2")
-            page.wait_for_function(
-                "document.querySelectorAll('section')[1].querySelector('figure')"
-            )
-            page.locator(".photo").nth(1).focus()
-            with page.expect_response(lambda answer: "y=" in answer.url) as answer:
-                page.keyboard.press("ArrowUp")
-            assert answer.value.ok
+            second = page.locator("section").nth(1)
+            second.locator("figure").first.wait_for()
+            tops = [second.locator("figure").nth(i).bounding_box()["y"] for i in range(4)]
+            assert len(set(tops)) == 1, "four heads in a row"
             wide = "document.documentElement.scrollWidth <= innerWidth"
             assert page.evaluate(wide), "a phone need not scroll sideways"
-            page.set_input_files("#file", tmp_path / "text.png")
+
+            def settled():
+                page.wait_for_function("!columns.some(me => me.busy)")
+                return page.locator("#said").text_content()
+
+            assert settled() == ""
+            asked = []
+            page.on("request", lambda request: asked.append(request.url))
+            press = "photo => photo.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp'}))"
+            second.locator(".photo").evaluate(
+                f"photo => {{ for (let i = 30; i--;) ({press})(photo) }}"
+            )
+            assert settled() == ""
+            assert len(asked) == 4, "of thirty presses the first and the last, for each model"
+            assert all("classes=0" in url for url in asked)
+            assert page.locator(".guess").count() == 3 + 5, "classes stay"
+
+            def still_usable():
+                with page.expect_response(lambda answer: "y=0.4" in answer.url) as answer:
+                    page.locator(".photo").first.click(position={"x": 20, "y": 20})
+                assert answer.value.ok
+                assert settled() == ""
+
+            page.route("**/look*", lambda route: route.abort())
+            page.set_input_files("#file", tmp_path / "photo.png")
             page.wait_for_function("document.getElementById('said').className == 'bad'")
+            assert "does not answer" in settled()
+            page.unroute("**/look*")
+            still_usable()
+            for name, said in (
+                ("text.png", "no picture that this"),
+                ("large.png", "10 MB at most"),
+            ):
+                page.set_input_files("#file", tmp_path / name)
+                page.wait_for_function("document.getElementById('said').className == 'bad'")
+                assert said in settled()
+                still_usable()
+            page.locator("select").nth(1).select_option("4")
+            assert settled() == ""
+            assert "no attention" in second.text_content()
+            assert second.locator("figure").count() == 0
+            page.locator("select").nth(1).select_option("5")
+            assert settled() == ""
+            assert "query 2, head 1" in second.text_content()
+            assert "stage 4, way down" in second.text_content()
+            page.route("**/look*", lambda route: route.fulfill(status=500, body="no JSON"))
+            page.locator("select").nth(1).select_option("2")
+            assert "the server failed (500)" in settled()
+            assert second.locator("figure, .guess").count() == 0, "nothing of another model stays"
+            page.unroute("**/look*")
+            page.click(".close")
+            assert page.locator("section").count() == 1
+            assert page.locator("#more").is_visible()
+            still_usable()
             assert errors == []
             browser.close()
     finally:

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> None:
 def plain(arguments: list[str]) -> list[str]:
     """Plain words where jsonargparse wants syntax.
 
-    `bench a b`, `train quick --set a=1 b=2`, `eval RUN --json`.
+    `bench a b`, `train quick --set a=1 b=2`, `eval RUN --json`, `serve a b`, `serve --model a b`.
     """
     if not arguments:
         return []
@@ -61,6 +61,8 @@ def plain(arguments: list[str]) -> list[str]:
         names, others = _parted(rest, switches)
         if names or (command == "bench" and not {"-h", "--help"} & set(rest)):
             rest = [LISTS[command].format(_listed(names, command)), *others]
+    if command == "serve":
+        rest = _gathered(rest, "--model")
     settings = [word for word in rest if word.startswith("--set=") and word[6:7] != "["]
     for word in settings:  # --set=a=1 for --set a=1
         rest[rest.index(word) : rest.index(word) + 1] = ["--set", word.removeprefix("--set=")]
@@ -88,6 +90,18 @@ def _parted(words: list[str], switches: set[str]) -> tuple[list[str], list[str]]
         (options if option or value else names).append(word)
         before = word if option else ""
     return names, options
+
+
+def _gathered(words: list[str], option: str) -> list[str]:
+    """Plain words, and those after an option that may come more than once, as its one list."""
+    bare = [word.removeprefix(f"{option}=") for word in words if word != option]
+    names, others = _parted(bare, set())
+    if not names:
+        if option in words:
+            raise ValueError(f"{option} wants a name after it; give one, or leave {option} away")
+        return others
+    listed = names[0] if len(names) == 1 and names[0].startswith("[") else json.dumps(names)
+    return [*others, f"{option}={listed}"]
 
 
 def _switches(command: str) -> list[str]:

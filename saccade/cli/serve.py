@@ -1,5 +1,9 @@
 """`serve`: a local page that shows what models say and where they look."""
 
+import contextlib
+import errno
+import ipaddress
+import os
 import socket
 
 from saccade.cli.console import console
@@ -16,38 +20,75 @@ def serve(
     Args:
         model: runs, saved models or names, to compare; the newest run if not given, or else the
             small ones that come with saccade and know cats and dogs
-        host: who may reach it; this machine alone if not given
-        port: where it listens
+        host: the address it listens on; if not given, this machine alone can reach it
+        port: where it listens; 0 takes any that is free
         upload: megabytes that a picture may have
     """
     from saccade import serve as served
+    from saccade import weights
     from saccade.cli.learn import newest
 
     if not 1 <= upload <= 100:
         raise ValueError(f"serve: a picture may have 1 to 100 MB, got {upload}")
-    names = list(model)
+    if not 0 <= port <= 65535:
+        raise ValueError(f"serve: ports are 0 to 65535, got {port}; try --port 8000")
+    names = list(dict.fromkeys(model))
     if not names:
         try:
             names = [str(newest("predict"))]
         except FileNotFoundError:
             names = ["linglo_nano", "qna_nano", "sasa_nano"]
             _say("no trained run in runs/: showing the models that come with saccade")
-    with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            tried.bind((host, port))
-        except OSError as error:
-            raise OSError(
-                f"serve: {host}:{port} cannot be listened on ({error.strerror}); "
-                f"try --port {port + 1}"
-            ) from error
-    application = served.app([served.loaded(name) for name in names], upload * 1_000_000, host)
-    import uvicorn
+    with _listener(host, port) as listener:
+        address, port = listener.getsockname()[:2]
+        titles = served.titles(names)
+        models = [served.loaded(name, title) for name, title in zip(names, titles, strict=True)]
+        others = [name for name in weights.NAMES if name not in titles]
+        application = served.app([*models, *others], upload * 1_000_000, address)
+        import uvicorn
 
-    _say(f"open http://{'localhost' if host in served.LOOPBACK else host}:{port} (Ctrl-C ends it)")
-    if host not in served.LOOPBACK:
-        _say("anybody who reaches this machine can use it; there is no password")
-    uvicorn.run(application, host=host, port=port, log_level="warning")
+        _say(f"open http://{_spoken(address)}:{port} (Ctrl-C ends it)")
+        if not served.alone(address):
+            _say("anybody who reaches this machine can use it; there is no password")
+        config = uvicorn.Config(application, host=address, port=port, log_level="warning")
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """A socket that holds the port from now on; who comes early waits for the models."""
+    wrong = (
+        f"serve: {host!r} is no address of this machine; "
+        f"try --host 127.0.0.1 (this machine alone) or --host 0.0.0.0 (all who reach it)"
+    )
+    try:
+        found = socket.getaddrinfo(host or "?", port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ValueError(wrong) from error
+    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    listener = socket.socket(family, kind, protocol)
+    if os.name == "posix":
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ValueError(wrong) from error
+        other = port + 1 if 1024 <= port < 65535 else 8000
+        raise OSError(
+            f"serve: {host}:{port} cannot be listened on ({error.strerror}); try --port {other}"
+        ) from error
+    return listener
+
+
+def _spoken(address: str) -> str:
+    """An address as a browser on this machine takes it."""
+    ip = ipaddress.ip_address(address)
+    if ip.is_unspecified or address == "127.0.0.1":
+        return "localhost"
+    return f"[{address}]" if ip.version == 6 else address
 
 
 def _say(sentence: str) -> None:
