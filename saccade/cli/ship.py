@@ -1,6 +1,7 @@
 """`export`: a trained model as a file that runs without saccade."""
 
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial as bind
@@ -137,7 +138,7 @@ def _next(verb: str, path: Path) -> str:
         places += [Path(str(file.locate())) for file in files("saccade") or () if file.name == name]
     for place in places:
         if place.is_file():
-            return f"python {place.resolve()} {path} PICTURE"
+            return shlex.join(["python", str(place.resolve()), str(path), "PICTURE"])
     return "onnxruntime runs it, and its metadata entry 'saccade' tells how it is used"
 
 
