@@ -16,6 +16,18 @@ from PIL import Image, ImageOps
 SURE = 0.3  # of what is printed
 
 
+def opened(path):
+    """The picture as one sees it: upright, 8 bits a colour, transparent parts on white."""
+    try:
+        photo = ImageOps.exif_transpose(Image.open(path))
+    except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
+        sys.exit(f"{path!r} is no readable picture ({error})")
+    if photo.mode.startswith("I"):  # 16 bits
+        photo = Image.fromarray((np.asarray(photo).clip(0, 0xFFFF) >> 8).astype(np.uint8))
+    white = Image.new("RGBA", photo.size, "white")
+    return Image.alpha_composite(white, photo.convert("RGBA")).convert("RGB")
+
+
 def shown(photo, about):
     """The picture as the model was tested: a short side, a bounded long one, normalised."""
     test = about["test"]
@@ -83,12 +95,18 @@ def main(model, *pictures):
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     about = json.loads(session.get_modelmeta().custom_metadata_map["saccade"])
     for path in pictures:
+        photo = opened(path)
         print(path)
-        photo = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
         for box, label, score in zip(*found(session, about, photo), strict=True):
             if score >= SURE:
                 print(f"  {100 * score:5.1f}%  {about['classes'][label]}", *box.round(1))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) < 3:
+        print("usage: python detect_onnx.py MODEL.onnx PICTURE ...", file=sys.stderr)
+        sys.exit(2)
+    try:
+        main(*sys.argv[1:])
+    except Exception as error:  # onnxruntime has kinds of its own
+        sys.exit(f"{sys.argv[1]!r} is no detector that saccade exported ({error})")

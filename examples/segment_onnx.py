@@ -16,6 +16,18 @@ import onnxruntime
 from PIL import Image, ImageOps
 
 
+def opened(path):
+    """The picture as one sees it: upright, 8 bits a colour, transparent parts on white."""
+    try:
+        photo = ImageOps.exif_transpose(Image.open(path))
+    except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
+        sys.exit(f"{path!r} is no readable picture ({error})")
+    if photo.mode.startswith("I"):  # 16 bits
+        photo = Image.fromarray((np.asarray(photo).clip(0, 0xFFFF) >> 8).astype(np.uint8))
+    white = Image.new("RGBA", photo.size, "white")
+    return Image.alpha_composite(white, photo.convert("RGBA")).convert("RGB")
+
+
 def shown(photo, about):
     """The picture as the model was tested: a short side, a bounded long one, normalised."""
     test = about["test"]
@@ -77,8 +89,7 @@ def main(model, *pictures):
     about = json.loads(session.get_modelmeta().custom_metadata_map["saccade"])
     ids = np.array(about["decode"]["ids"], np.uint8 if max(about["decode"]["ids"]) < 256 else "u2")
     for path in pictures:
-        photo = ImageOps.exif_transpose(Image.open(path)).convert("RGB")
-        label = mask(session, about, photo)
+        label = mask(session, about, opened(path))
         target = Path(path).with_name(Path(path).stem + "_mask.png")
         Image.fromarray(ids[label]).save(target)
         counts = np.bincount(label.ravel())
@@ -87,4 +98,10 @@ def main(model, *pictures):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) < 3:
+        print("usage: python segment_onnx.py MODEL.onnx PICTURE ...", file=sys.stderr)
+        sys.exit(2)
+    try:
+        main(*sys.argv[1:])
+    except Exception as error:  # onnxruntime has kinds of its own
+        sys.exit(f"{sys.argv[1]!r} is no segmenter that saccade exported ({error})")

@@ -4,7 +4,7 @@
     to_onnx(ready, "net.onnx", about)     ONNX, for onnxruntime and the rest of the world
     to_torch(ready, "net.pt2", about)     torch.export, for torch without saccade
     to_aot(ready, "net.aot.pt2", about)   compiled ahead of time, for torch without a compiler
-    worst = apart(ready, runner(path))    the largest difference over random sizes
+    worst = apart(Raw(task), runner(path))    the largest difference over random sizes
 
 Batch, height and width stay free. Outputs are the task's raw tensors; what makes boxes or masks of
 them stays outside the graph. `about` (names, classes, normalisation) travels inside the file.
@@ -14,6 +14,7 @@ import copy
 import json
 import logging
 import math
+import os
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
+
+from saccade.tasks.segment import Segment
 
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "aot": ".aot.pt2"}
 CLOSE = 1e-4  # of the largest output
@@ -51,7 +54,8 @@ class Raw(nn.Module):
 def prepared(model: nn.Module) -> Raw:
     """A copy to be shipped: in eval mode, branches re-parameterised, BatchNorm inside convolutions.
 
-    It computes the same function; a fold that would change it is not made.
+    It computes the same function: a fold that would change it is not made, and a file is compared
+    with the model as it was, so that a `fuse` that changes it is found out.
     """
     model = copy.deepcopy(model).cpu().float().eval()
     with torch.no_grad():
@@ -119,22 +123,22 @@ def program(raw: Raw) -> torch.export.ExportedProgram:
 
 def to_torch(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
     """torch.export's own file; `torch.export.load(path).module()(image)`."""
-    part = _part(path)
-    torch.export.save(program(raw), part, extra_files={"saccade.json": _told(raw, about)})
-    return _whole(part, path)
+    with partial(path) as part:
+        torch.export.save(program(raw), part, extra_files={"saccade.json": _told(raw, about)})
+    return Path(path)
 
 
 def to_aot(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
     """Machine code by AOTInductor; `torch._inductor.aoti_load_package(path)(image)`."""
     from torch._inductor import aoti_compile_and_package
 
-    part = _part(path)
-    with _quiet():
-        aoti_compile_and_package(
-            program(raw), package_path=str(part),
-            inductor_configs={"aot_inductor.metadata": {"saccade": _told(raw, about)}},
-        )  # fmt: skip
-    return _whole(part, path)
+    settings = {
+        "aot_inductor.metadata": {"saccade": _told(raw, about)},
+        "cpp.dynamic_threads": True,  # as many as torch has where it runs, not where it was made
+    }
+    with partial(path) as part, _quiet():
+        aoti_compile_and_package(program(raw), package_path=str(part), inductor_configs=settings)
+    return Path(path)
 
 
 def to_onnx(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
@@ -154,9 +158,9 @@ def to_onnx(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
     for key, value in {"saccade": _told(raw, about), **_flat(about)}.items():
         model.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(model)
-    part = _part(path)
-    onnx.save(model, str(part))
-    return _whole(part, path)
+    with partial(path) as part:
+        onnx.save(model, str(part))
+    return Path(path)
 
 
 def to_int8(source: str | Path, path: str | Path, images: Iterable[np.ndarray]) -> Path:
@@ -171,8 +175,7 @@ def to_int8(source: str | Path, path: str | Path, images: Iterable[np.ndarray]) 
             image = next(self.images, None)
             return None if image is None else {"image": image}
 
-    part = _part(path)
-    with _quiet():
+    with partial(path) as part, _quiet():
         quantization.quantize_static(
             str(source), str(part), Seen(), per_channel=True,
             op_types_to_quantize=["Conv", "MatMul", "Gemm"],
@@ -180,7 +183,7 @@ def to_int8(source: str | Path, path: str | Path, images: Iterable[np.ndarray]) 
             activation_type=quantization.QuantType.QUInt8,
             weight_type=quantization.QuantType.QInt8,
         )  # fmt: skip
-    return _whole(part, path)
+    return Path(path)
 
 
 def _rename(model: Any, names: dict[str, str]) -> None:
@@ -234,6 +237,14 @@ def runner_of(raw: Raw) -> Run:
     return _named(raw, raw.names)
 
 
+def compiled(raw: Raw, image: np.ndarray) -> Run:
+    """By torch.compile, ready for images of this size."""
+    run = _named(torch.compile(raw), raw.names)
+    with _quiet():
+        run(image)
+    return run
+
+
 def _named(call: Callable[[Tensor], Any], names: Sequence[str]) -> Run:
     def run(image: np.ndarray) -> dict[str, np.ndarray]:
         with torch.no_grad():
@@ -255,19 +266,42 @@ def apart(raw: Raw, run: Run, count: int = 4, seed: int = 0) -> float:
             if got[name].shape != value.shape:
                 return math.inf
             scale = max(float(np.abs(value).max()), 1e-12)
-            worst = max(worst, float(np.abs(got[name] - value).max()) / scale)
+            gap = float(np.abs(got[name] - value).max()) / scale
+            worst = math.inf if math.isnan(gap) else max(worst, gap)
     return worst
 
 
 def figures(task: Any, run: Run, batches: Iterable[Any]) -> dict[str, float]:
-    """A task's own figures, counted on the outputs of an exported file."""
-    metric = task.metric()
+    """A task's own figures, counted on the outputs of an exported file.
+
+    A segmenter that looks through windows does so here too.
+    """
+    metric, run = task.metric(), _through_windows(task, run)
     for part in batches:
         for image, size, target in _unpadded(part):
             made = run(np.ascontiguousarray(image.numpy()))
             output = {name: torch.from_numpy(value) for name, value in made.items()}
             metric.update({**output, "input": image, "size": size}, target)
     return metric.compute()
+
+
+class _File(nn.Module):
+    """A file in a segmenter's place."""
+
+    def __init__(self, run: Run):
+        super().__init__()
+        self.run = run
+
+    def forward(self, image: Tensor, coarse: bool = True) -> Tensor:
+        return torch.from_numpy(self.run(np.ascontiguousarray(image.numpy()))["logits"])
+
+
+def _through_windows(task: Any, run: Run) -> Run:
+    """The run, window by window where the task evaluates so."""
+    if not isinstance(task, Segment) or task.window is None:
+        return run
+    seen = Segment(_File(run), task.classes, task.window, task.overlap).seen
+    return lambda image: {"logits": seen(torch.from_numpy(image)).numpy()}
 
 
 def _unpadded(part: Any) -> Generator[tuple[Tensor, Tensor, dict[str, Any]]]:
@@ -295,15 +329,18 @@ def _needed(module: str) -> Any:
         ) from error
 
 
-def _part(path: str | Path) -> Path:
-    """Where it is written first; torch wants to see the ending."""
-    return Path(path).with_name("part-" + Path(path).name)
+@contextmanager
+def partial(path: str | Path) -> Generator[Path]:
+    """Where to write first. It gets its name if all goes well, and else is gone.
 
-
-def _whole(part: Path, path: str | Path) -> Path:
-    """A crash midway leaves an older file whole."""
-    part.replace(path)
-    return Path(path)
+    An older file of that name stays whole until then. The ending is kept: torch wants to see it.
+    """
+    part = Path(path).with_name(f"part-{os.getpid()}-{Path(path).name}")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 import copy
 import json
+import logging
+import warnings
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -112,6 +115,39 @@ def test_eight_bits(tmp_path):
     assert 0 < np.abs(wanted - got).max() < 0.2 * np.abs(wanted).max()
 
 
+def test_what_is_no_number_is_far_apart():
+    raw = export.Raw(lively("sasa_nano_conv"))
+    assert export.apart(raw, lambda image: {"logits": np.full((len(image), 3), np.nan)}) == np.inf
+
+
+def test_a_part_gets_its_name_or_is_gone(tmp_path):
+    path = tmp_path / "net.onnx"
+    path.write_text("old")
+    with suppress(KeyError), export.partial(path) as part:
+        part.write_text("half")
+        raise KeyError
+    assert path.read_text() == "old"
+    with export.partial(path) as part:
+        assert part.name.endswith(".onnx")
+        part.write_text("new")
+    assert path.read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+
+
+def test_compiling_is_silent(monkeypatch, recwarn, caplog):
+    raw = export.Raw(lively("sasa_nano_conv"))
+
+    def chatty(model):
+        warnings.warn("soon gone", FutureWarning, stacklevel=1)
+        logging.getLogger("torch.utils.cpp_extension").warning("No CUDA runtime")
+        return model
+
+    monkeypatch.setattr(torch, "compile", lambda model: lambda image: chatty(model)(image))
+    image = np.zeros((1, 3, 64, 64), np.float32)
+    assert export.compiled(raw, image)(image)["logits"].shape == (1, 3)
+    assert len(recwarn) == len(caplog.records) == 1, "but for the second call, which is none"
+
+
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="export: no file"):
         export.runner(tmp_path / "net.onnx")
@@ -199,3 +235,25 @@ def test_figures_of_a_file_do_not_see_padding(which):
             (wanted,) = task.predict(task(image[i : i + 1, :, :h, :w]), [(h, w)])
         got, wanted = (x if isinstance(x, tuple) else (x,) for x in (got, wanted))
         assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def test_figures_of_a_segmenter_that_looks_through_windows(tmp_path):
+    task = dense("segment").eval()
+    task.window = 64
+    part = Batch(torch.randn(2, 3, 96, 132), {}, torch.arange(2), torch.tensor([[96, 132]] * 2))
+    seen = []
+
+    class Kept:
+        def update(self, output, target):
+            seen.append(output["logits"])
+
+        def compute(self):
+            return {}
+
+    task.metric = Kept
+    export.figures(task, export.runner_of(export.Raw(task)), [part])
+    with torch.no_grad():
+        wanted = task(part.image)["logits"]
+        whole = task.raw(part.image)["logits"]
+    assert torch.allclose(seen[0], wanted, atol=1e-5)
+    assert not torch.allclose(seen[0], whole, atol=1e-5)

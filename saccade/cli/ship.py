@@ -1,7 +1,10 @@
 """`export`: a trained model as a file that runs without saccade."""
 
 import os
+import shlex
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial as bind
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +14,7 @@ from saccade.cli.console import console
 from saccade.words import nearest
 
 CALIBRATION = 128  # images that 8-bit ranges are measured on
+ROUNDS = 100  # of timing, at most
 
 
 def export(
@@ -37,6 +41,7 @@ def export(
         size: side of the images for latency
     """
     from saccade import export as ship
+    from saccade.models.saved import located
 
     known = [*ship.ENDINGS, "hub"]
     if to not in known:
@@ -48,35 +53,93 @@ def export(
     if untrained and (int8 or to == "hub"):
         why = "int8 measures ranges on images" if int8 else "the hub is for weights"
         raise ValueError(f"export: {why}; give a trained model")
-    ready = _fresh(model) if untrained else _opened(model)
     if to == "hub":
         if latency:
             raise ValueError("export: latency is of a file that runs; leave --to at onnx")
-        _shared(model, ready, out)
+        _shared(model, _opened(model), out)
         return
-    folder = Path(model) if Path(model).is_dir() else Path(model).parent
-    stem = "model" if Path(model).is_dir() else Path(model).stem
-    out = out or (Path() if untrained else folder) / f"{stem}{ship.ENDINGS[to]}"
-    raw = ship.prepared(ready.task)
-    write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
-    path = _checked(lambda: write(raw, out, _about(ready)), to)
-    try:
-        gap = _checked(lambda: ship.apart(raw, ship.runner(path)), to)
-    except RuntimeError:
-        path.unlink()
-        raise
-    if not gap < ship.CLOSE:
-        path.unlink()
-        raise RuntimeError(f"export: the file differs from the model by {gap:.1e}; it was removed")
-    megabytes = os.path.getsize(path) / 1e6
-    _say(f"{path}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
-    files = {to: path}
+    if int8 and data is None and not (Path(model) / "recipe.json").is_file():
+        raise ValueError("export: int8 measures ranges on images; which? --data FOLDER")
+    source = None if untrained else located(model)
+    out = out or _beside(model, source, ship.ENDINGS[to])
+    _refuse(out, to, source)
+    small = out.with_name(out.name.removesuffix(".onnx") + ".int8.onnx")
     if int8:
-        files["int8"] = _quantised(ship, ready, path, model, data)
+        _refuse(small, to, source)
+    ready = _fresh(model) if untrained else _opened(model)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    raw, whole = ship.prepared(ready.task), ship.Raw(ready.task)
+    write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
+    with ship.partial(out) as part:
+        _checked(lambda: write(raw, part, _about(ready)), to)
+        gap = _checked(lambda: ship.apart(whole, ship.runner(part)), to)
+        if not gap < ship.CLOSE:
+            other = "torch" if to == "onnx" else "onnx"
+            raise RuntimeError(
+                f"export: what was written differs from the model by {gap:.1e}, so it is thrown "
+                f"away; try --to {other}"
+            )
+    megabytes = os.path.getsize(out) / 1e6
+    _say(f"{out}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
+    files = {to: out}
+    if int8:
+        files["int8"] = _quantised(ship, ready, out, small, model, data)
     if latency:
         _timed(ship, raw, files, size)
     if to == "onnx" and not untrained and ready.kind.verb:
-        _say(f"next: python examples/{ready.kind.verb}_onnx.py {path} PICTURE")
+        _say(f"next: {_next(ready.kind.verb, out)}")
+
+
+def _beside(model: str, source: Path | None, ending: str) -> Path:
+    """Where the file goes if nothing is said: beside the model.
+
+    Of one that comes with the package or is made anew: into the folder one stands in.
+    """
+    place = Path(model)
+    if source is not None and place.is_dir():
+        return place / f"model{ending}"
+    if place.is_file():
+        return place.with_name(place.stem + ending)
+    return Path(place.name.partition(".")[0] + ending)
+
+
+def _refuse(out: Path, to: str, source: Path | None) -> None:
+    """A place where no file can be written, or where something else lies."""
+    from saccade.export import ENDINGS
+
+    ending = ENDINGS[to]
+    if out.is_dir():
+        raise ValueError(
+            f"export: {str(out)!r} is a folder; name a file in it, such as "
+            f"{str(out / ('model' + ending))!r}"
+        )
+    if not out.name.endswith(ending) or (to == "torch" and out.name.endswith(ENDINGS["aot"])):
+        better = out.with_name(out.name.partition(".")[0] + ending)
+        raise ValueError(
+            f"export: --to {to} writes a file that ends in {ending}, got {str(out)!r}; "
+            f"try --out {better}"
+        )
+    if source is not None and out.resolve() == source.resolve():
+        raise ValueError(f"export: {str(out)!r} is the model itself; name another with --out")
+    there = next(folder for folder in out.absolute().parents if folder.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ValueError(
+            f"export: nothing can be written into {str(there)!r}; name another place with --out"
+        )
+
+
+def _next(verb: str, path: Path) -> str:
+    """A command that uses the file, with the program that lies in a checkout or that pip put."""
+    from importlib.metadata import PackageNotFoundError, files
+
+    name = f"{verb}_onnx.py"
+    places = [Path(__file__).parents[2] / "examples" / name]
+    with suppress(PackageNotFoundError):
+        places += [Path(str(file.locate())) for file in files("saccade") or () if file.name == name]
+    for place in places:
+        if place.is_file():
+            return shlex.join(["python", str(place.resolve()), str(path), "PICTURE"])
+    return "onnxruntime runs it, and its metadata entry 'saccade' tells how it is used"
 
 
 def _checked(call: Callable[[], Any], to: str) -> Any:
@@ -101,8 +164,22 @@ def _opened(model: str) -> Any:
                 f"export: {model!r} comes without weights; give a run of 'saccade train', "
                 f"or --untrained for its shape alone"
             )
-        raise FileNotFoundError(f"export: no run or saved model {model!r}; check the path")
+        raise FileNotFoundError(f"export: no run or saved model {model!r}; {_meant(model)}")
     return session.opened(model)
+
+
+def _meant(name: str) -> str:
+    """What to do about a name that is no model's: those that come trained come first."""
+    from difflib import get_close_matches
+
+    from saccade.models import detectors, zoo
+    from saccade.weights import NAMES
+
+    trained = [*(known.partition(".")[0] for known in NAMES), *NAMES]
+    for known, more in ((trained, ""), ([*zoo.VARIANTS, *detectors.DETECTORS], " --untrained")):
+        if get_close_matches(name, known, n=1, cutoff=0.8):
+            return f"did you mean '{nearest(name, known)}{more}'?"
+    return "check the path" + (f", or take one of {', '.join(NAMES)}" if NAMES else "")
 
 
 def _fresh(name: str) -> Any:
@@ -197,15 +274,15 @@ def _about(ready: Any) -> dict[str, Any]:
     }
 
 
-def _quantised(ship: Any, ready: Any, path: Path, model: str, data: str | None) -> Path:
+def _quantised(
+    ship: Any, ready: Any, path: Path, small: Path, model: str, data: str | None
+) -> Path:
     """The 8-bit file beside the other, and what it costs in the task's own figure."""
     from saccade.engine import make, session
     from saccade.engine.distributed import Group
     from saccade.engine.run import Run
     from saccade.recipes.recipe import Data
 
-    if data is None and not (Path(model) / "recipe.json").is_file():
-        raise ValueError("export: int8 measures ranges on images; which? --data FOLDER")
     splits = session.images_of(Run.open(model)) if data is None else ready.kind.find(data, Data())
     net = ready.task.net
 
@@ -220,47 +297,62 @@ def _quantised(ship: Any, ready: Any, path: Path, model: str, data: str | None) 
                 return
             yield part.image.numpy()
 
-    small = path.with_name(path.name.removesuffix(".onnx") + ".int8.onnx")
-    ship.to_int8(path, small, some(CALIBRATION))
+    _checked(lambda: ship.to_int8(path, small, some(CALIBRATION)), "int8")
     best = ready.task.best
-    scores = {}
+    scores, answers = {}, {}
     for name, file in (("fp32", path), ("int8", small)):
-        scores[name] = ship.figures(ready.task, ship.runner(file), batches("val", 32))
+        run = _noted(ship.runner(file), answers.setdefault(name, []))
+        scores[name] = ship.figures(ready.task, run, batches("val", 32))
     told = ", ".join(f"{name} {figures[best]:.2f}" for name, figures in scores.items())
-    change = scores["int8"][best] - scores["fp32"][best]
-    _say(f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {told} ({change:+.2f})")
+    told += f" ({scores['int8'][best] - scores['fp32'][best]:+.2f})"
+    if answers["fp32"]:
+        same = [a == b for a, b in zip(answers["fp32"], answers["int8"], strict=True)]
+        told += f"; same answer on {100 * sum(same) / len(same):.1f}% of images"
+    _say(f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {told}")
     return small
 
 
+def _noted(run: Any, answers: list[int]) -> Any:
+    """The run; where each image has one class, the answers are kept."""
+
+    def call(image: Any) -> Any:
+        made = run(image)
+        if "logits" in made and made["logits"].ndim == 2:
+            answers.extend(made["logits"].argmax(1).tolist())
+        return made
+
+    return call
+
+
 def _timed(ship: Any, raw: Any, files: dict[str, Path], size: int) -> None:
-    """Side by side, interleaved, as ratios to eager."""
+    """Side by side, interleaved, as ratios to eager.
+
+    By the CPU time of one thread: what other programs take meanwhile is left out.
+    """
     import torch
 
     from saccade.bench.clock import interleave
 
-    image = torch.randn(1, 3, size, size)
-    pixels = image.numpy()
-    compiled = torch.compile(raw)
-
-    def quietly(call: Any) -> Any:
-        with torch.no_grad():
-            return call(image)
-
-    calls: dict[str, Any] = {
-        "eager": lambda: quietly(raw),
-        "compiled": lambda: quietly(compiled),
-        **{
-            name: (lambda run: lambda: run(pixels))(
-                ship.runner(path, threads=torch.get_num_threads())
-            )
-            for name, path in files.items()
-        },
-    }
-    table = Table("one image", "ms", "times eager", box=None, pad_edge=False)
-    found = interleave(calls)
+    pixels = torch.randn(1, 3, size, size).numpy()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        runs = {"eager": ship.runner_of(raw)}
+        try:
+            runs["compiled"] = ship.compiled(raw, pixels)
+        except Exception as error:  # no C++ compiler, and whatever else it stumbles over
+            why = f"{type(error).__name__}: {error}".partition("\n")[0]
+            _say(f"compiled is left out, for torch.compile does not work here ({why})")
+        for name, path in files.items():
+            runs[name] = ship.runner(path, threads=1)
+        found = interleave({name: bind(run, pixels) for name, run in runs.items()}, ROUNDS)
+    finally:
+        torch.set_num_threads(threads)
+    head = f"one {size} x {size} image, one thread, best of {found['eager'].times}"
+    table = Table(head, "CPU ms", "times eager", box=None, pad_edge=False)
     for name, timing in found.items():
-        ratio = found["eager"].best / timing.best
-        table.add_row(name, f"{1e3 * timing.best:.1f}", f"{ratio:.2f}x")
+        ratio = found["eager"].cpu / timing.cpu
+        table.add_row(name, f"{1e3 * timing.cpu:.1f}", f"{ratio:.2f}x")
     console.print(table)
 
 

@@ -1,8 +1,10 @@
 """`saccade export` and the example that runs its file, as typed."""
 
 import json
+import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import jaxtyping
@@ -11,10 +13,12 @@ import pytest
 import torch
 from PIL import Image
 
-from saccade import cli
+from saccade import cli, export, weights
+from saccade.cli import ship
+from saccade.data import picture
 from saccade.engine import session
 from saccade.engine.detect import Detector
-from saccade.models import detectors, detr, retinanet, semantic_fpn
+from saccade.models import detectors, detr, retinanet, semantic_fpn, zoo
 from saccade.models.saved import card
 from saccade.recipes import task as words
 from saccade.recipes.recipe import change
@@ -37,6 +41,8 @@ def test_an_exported_model_predicts_without_torch(run, trained, untyped):
     assert code == 0, out
     assert "any batch and size" in out
     assert "int8" in out
+    assert "% of images" in out.partition("same answer on ")[2]
+    assert f"next: python {EXAMPLE} {trained / 'model.onnx'} PICTURE" in out
     photo = trained.parent / "colours" / "val" / "red" / "0.png"
     code, out = run("predict", str(photo), "--model", str(trained), "--json")
     ours = {g["label"]: g["share"] for g in json.loads(out)["guesses"]}
@@ -55,7 +61,153 @@ def test_the_examples_are_short():
     assert len(EXAMPLE.read_text().splitlines()) <= 60
     for name in ("detect", "segment"):
         lines = (EXAMPLES / f"{name}_onnx.py").read_text().splitlines()
-        assert sum(map(bool, lines)) <= 80
+        assert sum(map(bool, lines)) <= 92
+
+
+def test_pip_brings_the_examples():
+    told = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())
+    (patterns,) = told["tool"]["setuptools"]["data-files"].values()
+    found = {path for pattern in patterns for path in EXAMPLES.parent.glob(pattern)}
+    assert found == set(EXAMPLES.glob("*.py"))
+
+
+# -- where it is written --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("to", "out", "said"),
+    [
+        ("onnx", "model.safetensors", "ends in .onnx"),
+        ("torch", "net.aot.pt2", "net.pt2"),
+        ("aot", "net.pt2", "ends in .aot.pt2"),
+        ("onnx", "there", "is a folder"),
+        ("onnx", "model.safetensors/net.onnx", "nothing can be written into"),
+    ],
+)
+def test_a_place_that_makes_no_sense_is_refused(run, trained, to, out, said):
+    (trained / "there").mkdir(exist_ok=True)
+    before = (trained / "model.safetensors").read_bytes()
+    code, told = run("export", str(trained), "--to", to, "--out", str(trained / out))
+    assert code == 2
+    assert said in told
+    assert "Traceback" not in told
+    assert (trained / "model.safetensors").read_bytes() == before
+
+
+def test_a_model_is_not_written_over(run, trained, tmp_path):
+    odd = tmp_path / "net.pt2"
+    odd.write_bytes((trained / "model.safetensors").read_bytes())
+    code, told = run("export", str(odd), "--to", "torch")
+    assert code == 2
+    assert "is the model itself" in told
+
+
+def test_an_older_file_outlives_a_failed_check(run, trained, untyped, monkeypatch, tmp_path):
+    out = tmp_path / "net.pt2"
+    out.write_text("old")
+    monkeypatch.setattr(export, "runner", lambda _: lambda image: {"logits": np.zeros((1, 1))})
+    code, told = run("export", str(trained), "--to", "torch", "--out", str(out))
+    assert code == 2
+    assert "differs from the model" in told
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("net.pt2", "old")]
+
+
+def test_a_wrong_fuse_is_found_out(run, trained, untyped, monkeypatch, tmp_path):
+    def wrong(self):
+        self.head.fc.weight.mul_(1.01)
+        return self
+
+    monkeypatch.setattr(zoo.Classifier, "fuse", wrong)
+    out = tmp_path / "deep" / "net.pt2"
+    code, told = run("export", str(trained), "--to", "torch", "--out", str(out))
+    assert code == 2
+    assert "differs from the model" in told
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def test_one_that_comes_with_the_package_goes_where_one_stands(
+    run, trained, untyped, monkeypatch, tmp_path
+):
+    name = "sasa_nano_conv.colours"
+    monkeypatch.setattr(weights, "FILES", {name: trained / "model.safetensors"})
+    monkeypatch.setattr(weights, "NAMES", (name,))
+    monkeypatch.chdir(tmp_path)
+    code, told = run("export", "sasa_nano_conv", "--to", "torch")
+    assert code == 0, told
+    assert [path.name for path in tmp_path.iterdir()] == ["sasa_nano_conv.pt2"]
+    code, told = run("export", "sasa_nano_con")
+    assert code == 2
+    assert "did you mean 'sasa_nano_conv'?" in told
+
+
+# -- how fast -------------------------------------------------------------------------------
+
+
+def test_latency_is_the_cpu_time_of_one_thread(run, trained, untyped, monkeypatch, tmp_path):
+    monkeypatch.setattr(ship, "ROUNDS", 2)
+    monkeypatch.setattr(export, "compiled", lambda raw, _: export.runner_of(raw))
+    words = ("export", str(trained), "--to", "torch", "--out", str(tmp_path / "net.pt2"))
+    code, told = run(*words, "--latency", "--size", "32")
+    assert code == 0, told
+    head, *rows = told.splitlines()[1:]
+    assert "one 32 x 32 image, one thread" in head
+    assert "CPU ms" in head
+    assert [row.split()[0] for row in rows] == ["eager", "compiled", "torch"]
+
+    def broken(*_):
+        raise RuntimeError("no compiler\nat all")
+
+    monkeypatch.setattr(export, "compiled", broken)
+    code, told = run(*words, "--latency", "--size", "32")
+    assert code == 0, told
+    assert "compiled is left out" in told
+    assert "at all" not in told
+
+
+# -- pictures of all kinds ------------------------------------------------------------------
+
+
+def odd_pictures(place):
+    """Such as a plain conversion to RGB gets wrong."""
+    chance = np.random.default_rng(0)
+    for mode, colours in (("L", ()), ("LA", (2,)), ("RGB", (3,)), ("RGBA", (4,))):
+        pixels = chance.integers(0, 256, (40, 50, *colours), np.uint8)
+        Image.fromarray(pixels, mode).save(place / f"{mode}.png")
+    Image.fromarray(chance.integers(0, 65536, (40, 50), np.uint16)).save(place / "deep.png")
+    palette = Image.open(place / "RGB.png").quantize(16)
+    palette.save(place / "palette.png", transparency=3)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    Image.open(place / "RGB.png").convert("CMYK").save(place / "turned.jpg", exif=turned)
+    return sorted(place.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:'mode' parameter is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", ["predict", "detect", "segment"])
+def test_the_examples_see_what_saccade_sees(name, tmp_path):
+    opened = runpy.run_path(str(EXAMPLES / f"{name}_onnx.py"))["opened"]
+    for path in odd_pictures(tmp_path):
+        theirs, ours = opened(path), picture.rgb(path, path.name)
+        assert theirs.mode == "RGB"
+        assert np.array_equal(theirs, ours), path.name
+    (tmp_path / "junk.jpg").write_text("no picture")
+    with pytest.raises(SystemExit, match=r"junk\.jpg' is no readable picture"):
+        opened(str(tmp_path / "junk.jpg"))
+
+
+@pytest.mark.parametrize("name", ["predict", "detect", "segment"])
+def test_what_an_example_cannot_do_is_one_sentence(name, tmp_path):
+    def typed(*words):
+        program = [sys.executable, str(EXAMPLES / f"{name}_onnx.py"), *words]
+        done = subprocess.run(program, capture_output=True, text=True)
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        return done.returncode, done.stderr
+
+    assert typed() == (2, f"usage: python {name}_onnx.py MODEL.onnx PICTURE ...\n")
+    (tmp_path / "net.onnx").write_text("no model")
+    code, said = typed(str(tmp_path / "net.onnx"), "photo.jpg")
+    assert code == 1
+    assert "that saccade exported" in said
 
 
 # -- boxes and masks without torch ----------------------------------------------------------
@@ -279,6 +431,8 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
         (["linglo_b0_retinet", "--untrained"], "did you mean 'linglo_b0_retinanet'"),
         (["linglo_b0", "--untrained", "--to", "hub"], "give a trained model"),
         (["nowhere"], "no run or saved model"),
+        (["linglo_nan"], "did you mean 'linglo_nano"),
+        (["sasa_resnet5"], "did you mean 'sasa_resnet50 --untrained'"),
         (["linglo_b0", "--to", "torch", "--int8"], "int8 is for ONNX"),
         (["linglo_b0", "--untrained", "--int8"], "give a trained model"),
     ],
@@ -290,8 +444,6 @@ def test_what_cannot_be_exported_is_said(run, words, said):
 
 
 def test_what_an_exporter_stumbles_over_is_one_sentence(run, trained, monkeypatch):
-    from saccade import export
-
     def stumble(*_):
         raise KeyError("a graph\nof many lines")
 
