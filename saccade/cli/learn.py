@@ -67,13 +67,15 @@ def train(
     """
     from saccade.engine import kinds, session
 
+    if recipe == "quick" and data == "solar":
+        recipe = "quick_solar"
     chosen = override(book.find(recipe), set)
     if data is None:
-        if recipe != "quick":
+        data = {"quick": "mnist", "quick_solar": "solar"}.get(recipe)
+        if data is None:
             raise ValueError(
                 f"train {recipe}: which images? --data FOLDER: {kinds.of(chosen).wanted}"
             )
-        data = "mnist"
     if recipe == "finetune" and not chosen.model.start:
         raise ValueError(
             "train finetune: with which backbone? --set model.start=RUN; "

@@ -28,6 +28,19 @@ QUICK = Recipe(
     loop=Loop(batch=64, baseline=True),
 )
 
+# Solar cells are large and lie any way round, and what is wrong with them is small.
+QUICK_SOLAR = change(
+    QUICK,
+    about="""The solar cells that come with elpv-dataset, at 96 px; --data solar chooses it.
+    saccade train quick --data solar; seven minutes on two cores, after which it knows about as many
+    as a linear model on the pixels (70%) and looks at the damage: four degrees of it are hard.""",
+    augment=Augment(size=96, scale=(0.8, 1.0), flip=0.5, interpolation="bilinear"),
+    test=Test(size=96, crop=1.0, interpolation="bilinear"),
+    optim=Optim(name="adamw", lr=1.5e-3, lr_batch=32, weight_decay=0.05, clip=1.0),
+    schedule=Schedule(epochs=16, warmup=2, end=0.01),
+    loop=Loop(batch=32, ema=0.99, baseline=True),
+)
+
 SCRATCH = change(
     QUICK,
     about="""A small set of small colour pictures, from scratch.
@@ -66,5 +79,11 @@ DISTILL = change(
     schedule=Schedule(epochs=60, warmup=3, end=0.01),
 )
 
-RECIPES = {"quick": QUICK, "scratch": SCRATCH, "finetune": FINETUNE, "distill": DISTILL}
+RECIPES = {
+    "quick": QUICK,
+    "quick_solar": QUICK_SOLAR,
+    "scratch": SCRATCH,
+    "finetune": FINETUNE,
+    "distill": DISTILL,
+}
 CLAIMS = {}

@@ -6,6 +6,7 @@ from PIL import Image
 
 from saccade import cli
 from saccade.cli import learn
+from saccade.engine import session
 from saccade.engine.run import Run
 from tests.engine.folders import EPOCHS, answer, written
 from tests.engine.small import folder
@@ -166,6 +167,26 @@ def test_right_after_the_installation(run, tmp_path, monkeypatch):
     code, out = run("predict", "photo.png", "--model", "qna_b")
     assert code == 2
     assert "linglo_nano.pets37, qna_nano.pets37" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "data", "side"),
+    [
+        (["quick"], "quick", "mnist", 32),
+        (["quick", "--data", "solar"], "quick_solar", "solar", 96),
+        (["quick_solar"], "quick_solar", "solar", 96),
+        (["quick", "--data", "solar", "--set", "augment.size=64"], "quick_solar", "solar", 64),
+    ],
+)
+def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    begun = []
+    monkeypatch.setattr(session, "train", lambda *given, **more: begun.append((given, more)))
+    monkeypatch.setattr(learn, "_done", lambda folder: None)
+    code, out = run("train", *words)
+    assert code == 0, out
+    (((recipe, images, _), more),) = begun
+    assert (images, more["name"], recipe.augment.size) == (data, name, side)
 
 
 def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
