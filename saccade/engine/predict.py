@@ -56,12 +56,13 @@ def pictures(word: str, command: str, out: Path | None = None) -> list[Path]:
     """
     path = Path(word)
     if path.is_dir():
-        drawn = out.resolve() if out is not None else None
+        whole, drawn = path.resolve(), out.resolve() if out is not None else None
+        inside = drawn is not None and whole in drawn.parents
         found = sorted(
             (
                 p
                 for p in path.rglob("*")
-                if is_one(p.name) and (p.parent == path or drawn not in p.resolve().parents)
+                if is_one(p.name) and not (inside and drawn in p.resolve().parents)
             ),
             key=_in_order,
         )

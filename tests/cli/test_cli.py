@@ -104,7 +104,7 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
 
 
 def test_the_pixel_is_the_files_own(photo):
-    shown = see._shown(photo, "sasa_nano", None)  # which sees the middle 50 x 50, at its own size
+    shown = see._shown(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
     side = shown.x.shape[2]
     assert shown.x.shape[3] == side
     assert shown.within((0, 10)) == (0, 0)

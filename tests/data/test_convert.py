@@ -68,7 +68,8 @@ def test_voc(voc, tmp_path):
     ]
     found = boxes.find(str(tmp_path / "out"), Data())
     assert found.about == (
-        "out: 3 images with 4 boxes to train on, 2 images with 2 boxes to validate, 2 classes"
+        "out: 3 images with 4 boxes to train on, "
+        "2 images with 2 boxes (images without: 1) to validate, 2 classes"
     )
     assert found.warnings == []
     assert [found.train.name(i).rpartition("/")[2] for i in range(3)] == [

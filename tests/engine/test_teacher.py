@@ -87,7 +87,7 @@ def test_its_own_classifier_by_a_table_of_names(data, tmp_path):
     ("task", "kind", "said"),
     [
         (Distill(teacher="resnet18x"), ValueError, "did you mean"),
-        (Distill(teacher="qna_nano"), ValueError, "efficientnet_lite0"),
+        (Distill(teacher="qna_t"), ValueError, "efficientnet_lite0"),
     ],
 )
 def test_a_teacher_that_is_not_there(task, kind, said, data, tmp_path):
