@@ -32,8 +32,8 @@ QUICK = Recipe(
 QUICK_SOLAR = change(
     QUICK,
     about="""The solar cells that come with elpv-dataset, at 96 px; --data solar chooses it.
-    saccade train quick --data solar; seven minutes on two cores, after which it knows about as many
-    as a linear model on the pixels (70%) and looks at the damage: four degrees of it are hard.""",
+    saccade train quick --data solar; about seven minutes on two cores. Four degrees of damage are
+    hard to tell: in so short a time it is about as good as a linear model on the pixels (70%).""",
     augment=Augment(size=96, scale=(0.8, 1.0), flip=0.5, interpolation="bilinear"),
     test=Test(size=96, crop=1.0, interpolation="bilinear"),
     optim=Optim(name="adamw", lr=1.5e-3, lr_batch=32, weight_decay=0.05, clip=1.0),
