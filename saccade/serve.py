@@ -23,14 +23,11 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
 
 from saccade import count, view, weights
 from saccade.data.picture import Unreadable, rgb, to_input
 from saccade.engine import session
-from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.qna import LearnedQueryAttention
-from saccade.layers.sasa import StandAloneAttention
 from saccade.models import zoo
 from saccade.models.saved import card, located
 from saccade.tasks.classify import Classify
@@ -42,11 +39,6 @@ MOST = 448  # short side of what a model is shown
 LEAST = 32
 LONG = 4  # its long side, in short sides of a usual picture
 
-LAYERS: dict[str, type[nn.Module]] = {
-    "linglo": KeyOnlyAttention,
-    "qna": LearnedQueryAttention,
-    "sasa": StandAloneAttention,
-}
 ABOUT = {
     "linglo": "saliency: one map a head, the same for every pixel",
     "qna": "attention that each pixel receives from all windows that hold it",
@@ -177,15 +169,11 @@ def fitted(size: tuple[int, int], side: int) -> tuple[int, int]:
 
 def _layers(shown: Shown) -> dict[str, Any]:
     """The last attention layer of each stage, by its name in the network."""
-    kind, last = LAYERS[shown.family], {}
+    kind, last = view.LAYERS[shown.family], {}
     for name, layer in shown.net.named_modules():
         if isinstance(layer, kind) and "stages." in name:
-            last[_stage(name)] = name, layer
+            last[view.stage_of(name)] = name, layer
     return dict(last.values())
-
-
-def _stage(name: str) -> int:
-    return int(name.split("stages.")[1].split(".")[0]) + 1
 
 
 def _strided(layer: Any) -> bool:
@@ -193,7 +181,7 @@ def _strided(layer: Any) -> bool:
 
 
 def _called(name: str, layer: Any) -> str:
-    return f"stage {_stage(name)}" + (", way down" if _strided(layer) else "")
+    return f"stage {view.stage_of(name)}" + (", way down" if _strided(layer) else "")
 
 
 def _labels(layer: Any, maps: int) -> list[str]:

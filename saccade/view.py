@@ -22,6 +22,11 @@ from saccade.layers.sasa import StandAloneAttention
 from saccade.models.zoo import Classifier
 
 Layer = TypeVar("Layer", bound=nn.Module)
+LAYERS: dict[str, type[nn.Module]] = {
+    "linglo": KeyOnlyAttention,
+    "qna": LearnedQueryAttention,
+    "sasa": StandAloneAttention,
+}
 
 
 @torch.no_grad()
@@ -201,15 +206,15 @@ def class_evidence(
 
 def attention_of(model: nn.Module, called: str) -> str:
     """Whose attention a model has: the family's name."""
-    kinds = {
-        "linglo": KeyOnlyAttention,
-        "qna": LearnedQueryAttention,
-        "sasa": StandAloneAttention,
-    }
-    for family, kind in kinds.items():
+    for family, kind in LAYERS.items():
         if any(isinstance(module, kind) for module in model.modules()):
             return family
     raise ValueError(f"view: {called!r} has no attention to draw, of any of the three papers")
+
+
+def stage_of(layer: str) -> int:
+    """Of a layer by its name, counted from 1."""
+    return int(layer.split("stages.")[1].split(".")[0]) + 1
 
 
 def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -220,9 +225,9 @@ def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     staged = {name: heads for name, heads in maps.items() if "stages." in name}
     if not staged:
         return dict(maps)
-    last = {int(name.split("stages.")[1].split(".")[0]): name for name in staged}
+    last = {stage_of(name): name for name in staged}
     return {
-        f"stage {stage + 1}{', way down' if '.down' in name else ''}": staged[name]
+        f"stage {stage}{', way down' if '.down' in name else ''}": staged[name]
         for stage, name in last.items()
     }
 
