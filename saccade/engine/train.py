@@ -103,7 +103,8 @@ class Training:
 
     def _step(self, parts: list[Batch], stop: bool) -> tuple[dict[str, float], bool]:
         """One update from all parts of a batch; the loss is the mean over the whole batch."""
-        self.task.train()
+        if not self.task.training:
+            self.task.train()
         reseed(self.loop.seed, self.step, self.group.rank)
         self.schedule.step_update(self.step)
         self.optimiser.zero_grad(set_to_none=True)
