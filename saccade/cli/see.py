@@ -112,7 +112,7 @@ def _shown(image: Path, model: str, size: int | None) -> Shown:
     called, trained = weights.full(model) or Path(model).name, located(model) is not None
     net: Any = load(model) if trained else zoo.build(model).eval()
     if trained and "classes" in net.notes:
-        ready = session.opened(model)
+        ready = session.ready(net)
         if ready.kind.verb == "predict":
             about, test = card(net), ready.test
             test = test if size is None else dataclasses.replace(test, size=size)

@@ -227,9 +227,14 @@ class Opened:
 def opened(model: str | Path, device: torch.device | str = "cpu") -> Opened:
     """A trained model from a run's folder or a file."""
     net: Any = load(model)
-    notes: dict[str, Any] = net.notes
-    if "classes" not in notes:
+    if "classes" not in net.notes:
         raise ValueError(f"{str(model)!r} holds no class names; give a model that was trained here")
+    return ready(net, device)
+
+
+def ready(net: Any, device: torch.device | str = "cpu") -> Opened:
+    """A trained model that was loaded, with the task that its notes tell of."""
+    notes: dict[str, Any] = net.notes
     kind, asked = kinds.kept(notes)
     classes = notes["classes"]
     kept = notes.get("data", {})

@@ -67,7 +67,7 @@ class Classification(Kind):
         if mine != theirs:
             raise ValueError(
                 f"model.start: {source!r} is a {theirs!r} and the recipe trains a {mine!r}; "
-                f"set model.name={theirs}"
+                f"set model.name={theirs}, or model.start= to begin from nothing"
             )
         head = card(net)["classifier"]
         weights = {k: v for k, v in other.state_dict().items() if not k.startswith(head)}
