@@ -5,7 +5,10 @@ becomes stand-alone attention of the same width, k = 7, 8 heads; where it was st
 each 2 x 2 pixels follows; and a head ends in a pointwise convolution, which mixes the attention
 heads that nothing mixes otherwise.
 
-New layers are drawn as RetinaNet draws them, or all by Xavier (LinGlo, section 4.2).
+New layers are drawn as RetinaNet draws them, or all by Xavier (LinGlo, section 4.2). Queries and
+keys of attention are drawn from N(0, 0.01) either way. What they see are sums of a backbone's maps
+that nothing normalises: drawn for inputs of unit size, as inside a ResNet, their logits spread over
+20 and more at the start, so that each softmax takes one pixel, passes no gradient and stays so.
 """
 
 import math
@@ -41,11 +44,14 @@ def _check(where: str, kind: str, init: str) -> None:
         raise ValueError(f"{where}: init must be one of {INITS}, got {init=}")
 
 
-def _draw(module: nn.Module, draw: Callable[[Tensor], Tensor]) -> None:
-    """Convolutions, biases zero, and the values of attention; q, k, r stay as attention drew."""
+def _draw(module: nn.Module, draw: Callable[[Tensor], Tensor] | None) -> None:
+    """Convolutions, biases zero, and the values of attention, if at all; queries and keys small."""
     if isinstance(module, StandAloneAttention):
-        draw(module.value.weight)
-    elif isinstance(module, nn.Conv2d):
+        for weight in (module.query.weight, module.key.weight):
+            nn.init.normal_(weight, std=0.01)
+        if draw is not None:
+            draw(module.value.weight)
+    elif isinstance(module, nn.Conv2d) and draw is not None:
         draw(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
@@ -92,8 +98,7 @@ class FeaturePyramid(nn.Module):
         xavier = self.init == "xavier"
         draw = nn.init.xavier_uniform_ if xavier else partial(nn.init.kaiming_uniform_, a=1)
         for module in (*self.lateral, *self.smooth, *self.coarser):
-            if xavier or isinstance(module, nn.Conv2d):
-                _draw(module, draw)
+            _draw(module, draw if xavier or isinstance(module, nn.Conv2d) else None)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         if len(maps) != len(self.lateral):

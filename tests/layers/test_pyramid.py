@@ -74,6 +74,18 @@ def test_init_is_retinanets(kind):
         assert weight.std().item() == pytest.approx(0.01, rel=0.1)
 
 
+@pytest.mark.parametrize("init", ["retinanet", "xavier"])
+@pytest.mark.parametrize("dim", [64, 256])
+def test_attention_over_large_maps_does_not_start_with_one_pixel(dim, init):
+    pyramid = FeaturePyramid((32, 64, 128), dim, kind="attention", init=init)
+    head = DenseHead(6, dim, kind="attention", init=init)
+    x = 3 * torch.randn(1, dim, 16, 16)  # as large as merged maps are
+    for layer in (*pyramid.smooth, head.mix[0]):
+        q, k = (p(x).view(layer.heads, -1, 256) for p in (layer.query, layer.key))
+        weights = (q.mT @ k).softmax(2)
+        assert weights.amax(2).mean() < 0.2  # of 256; drawn for inputs of unit size, above 0.9
+
+
 def test_bad_input_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match=r"FeaturePyramid: kind must be one of .* got kind='swin'"):
         FeaturePyramid((4, 8), kind="swin")
