@@ -6,6 +6,8 @@ from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from saccade.layers.conv import Conv3x3
+
 
 class FeedForward(nn.Module):
     """Two linear layers per pixel; `position` (NCHW to NCHW) acts between them, on the wide map."""
@@ -63,9 +65,9 @@ class SEBasicBlock(nn.Module):
 
     def __init__(self, dim: int, squeeze: int = 16, drop_path: float = 0.0):
         super().__init__()
-        self.conv1 = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
+        self.conv1 = Conv3x3(dim, dim, bias=False)
         self.norm1 = nn.BatchNorm2d(dim)
-        self.conv2 = nn.Conv2d(dim, dim, 3, padding=1, bias=False)
+        self.conv2 = Conv3x3(dim, dim, bias=False)
         self.norm2 = nn.BatchNorm2d(dim)
         self.excite = nn.Sequential(
             nn.AdaptiveAvgPool2d(1),

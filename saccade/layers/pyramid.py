@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.layers.conv import Conv3x3
 from saccade.layers.sasa import StandAloneAttention
 
 KINDS = ("conv", "attention")
@@ -32,6 +33,8 @@ def _spatial(
 ) -> nn.Module:
     """A 3 x 3 convolution, or what takes its place; from `inward` channels, if these differ."""
     inward = dim if inward is None else inward
+    if kind == "conv" and stride == 1:
+        return Conv3x3(inward, dim, bias)
     if kind == "conv":
         return nn.Conv2d(inward, dim, 3, stride, padding=1, bias=bias)
     return StandAloneAttention(inward, dim, stride=stride)
@@ -141,7 +144,7 @@ class DenseHead(nn.Module):
             for _ in range(depth)
         )
         if kind == "conv":
-            self.last: nn.Module = nn.Conv2d(dim, out, 3, padding=1)
+            self.last: nn.Module = Conv3x3(dim, out)
         else:
             self.last = nn.Sequential(StandAloneAttention(dim), nn.Conv2d(dim, out, 1))
         self.prior, self.init = prior, init

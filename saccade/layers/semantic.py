@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.layers.conv import Conv3x3
 from saccade.layers.pyramid import top_down
 
 STRIDE = 4  # of the sum
@@ -47,7 +48,7 @@ class TopDown(nn.Module):
     def __init__(self, widths: Sequence[int], dim: int = 256):
         super().__init__()
         self.lateral = nn.ModuleList(nn.Conv2d(width, dim, 1) for width in widths)
-        self.smooth = nn.ModuleList(nn.Conv2d(dim, dim, 3, padding=1) for _ in widths)
+        self.smooth = nn.ModuleList(Conv3x3(dim, dim) for _ in widths)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -73,9 +74,7 @@ class Tower(nn.Module):
             )
         self.doublings = int(doublings)
         widths = [dim, *[inner] * max(self.doublings, 1)]
-        self.mix = nn.ModuleList(
-            nn.Conv2d(a, b, 3, padding=1, bias=False) for a, b in pairwise(widths)
-        )
+        self.mix = nn.ModuleList(Conv3x3(a, b, bias=False) for a, b in pairwise(widths))
         groups = math.gcd(32, inner)
         self.norm = nn.ModuleList(nn.GroupNorm(groups, inner) for _ in self.mix)
         self.reset_parameters()

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from saccade.layers.conv import Conv3x3
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.sasa_stem import AttentionStem, ConvStem
 from saccade.models.backbone import Backbone, Stage, drop_rates
@@ -113,6 +114,8 @@ class SASA(Backbone):
         def mix(i: int, stride: int) -> nn.Module:
             width = widths[i]
             if str(i + 1) not in attend:
+                if stride == 1:
+                    return Conv3x3(width, width, bias=False)
                 return nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
             return StandAloneAttention(
                 width, heads=heads, window=window, stride=stride, border=border,

@@ -46,15 +46,21 @@ def test_every_argument_gives_a_network_that_learns(options):
 
 
 def kinds(backbone):
-    return [[type(block.mix) for block in stage.blocks] for stage in backbone.stages]
+    return [
+        "".join("ca"[attends(block.mix)] for block in stage.blocks) for stage in backbone.stages
+    ]
+
+
+def attends(mix):
+    assert isinstance(mix, StandAloneAttention | nn.Conv2d)
+    return isinstance(mix, StandAloneAttention)
 
 
 def test_attend_says_which_stages_do():
     backbone = meta(attend="34")
-    attention, conv = StandAloneAttention, nn.Conv2d
-    assert kinds(backbone) == [[conv] * 3, [conv] * 4, [attention] * 6, [attention] * 3]
-    assert kinds(meta(attend="")) == [[conv] * n for n in LAYERS[50]]
-    assert kinds(meta()) == [[attention] * n for n in LAYERS[50]]
+    assert kinds(backbone) == ["ccc", "cccc", "aaaaaa", "aaa"]
+    assert kinds(meta(attend="")) == ["c" * n for n in LAYERS[50]]
+    assert kinds(meta()) == ["a" * n for n in LAYERS[50]]
 
 
 def test_strided_blocks_attend_at_full_resolution():
@@ -68,15 +74,15 @@ def test_strided_blocks_attend_at_full_resolution():
 
 def test_the_networks_of_table_1():
     for n, depths in LAYERS.items():
-        for name, stem, attends in (
-            (f"sasa_resnet{n}", AttentionStem, StandAloneAttention),
-            (f"sasa_resnet{n}_convstem", ConvStem, StandAloneAttention),
-            (f"sasa_resnet{n}_conv", ConvStem, nn.Conv2d),
+        for name, stem, kind in (
+            (f"sasa_resnet{n}", AttentionStem, "a"),
+            (f"sasa_resnet{n}_convstem", ConvStem, "a"),
+            (f"sasa_resnet{n}_conv", ConvStem, "c"),
         ):
             with torch.device("meta"):
                 backbone = VARIANTS[name]()
             assert type(backbone.stem) is stem
-            assert kinds(backbone) == [[attends] * depth for depth in depths]
+            assert kinds(backbone) == [kind * depth for depth in depths]
             assert backbone.depths == depths
             assert backbone.widths == (256, 512, 1024, 2048)
             assert backbone.strides == (4, 8, 16, 32)

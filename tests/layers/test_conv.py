@@ -1,0 +1,25 @@
+"""The layer is an nn.Conv2d to whoever looks at it."""
+
+import torch
+from torch import nn
+
+from saccade.layers.conv import Conv3x3
+
+
+def test_same_as_conv2d():
+    ours, plain = Conv3x3(128, 8), nn.Conv2d(128, 8, 3, padding=1)
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(1, 128, 32, 33).to(memory_format=torch.channels_last)
+    ours, plain = (layer.to(memory_format=torch.channels_last) for layer in (ours, plain))
+    assert isinstance(ours, nn.Conv2d)
+    y, want = ours(x), plain(x)
+    torch.testing.assert_close(y, want)
+    y.square().sum().backward()
+    want.square().sum().backward()
+    for a, b in zip(ours.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-3)
+        assert a.grad.stride() == b.grad.stride()
+
+
+def test_without_bias():
+    assert Conv3x3(3, 4, bias=False).bias is None
