@@ -115,23 +115,34 @@ class LearnedQueryAttention(nn.Module):
         """What each query takes from each place of each window, before Ws. `view` draws this."""
         return ops.weights(self.scores(x), self.rpe, self.stride, self.padding)
 
+    def joined(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
+        """The linear map from x to its values and scores side by side, and its bias."""
+        asks, bias = self.asks(x)
+        bias = None if bias is None else torch.cat((self.value.bias, bias))
+        return torch.cat((self.value.weight, asks)), bias
+
     def aggregate(self, x: Float[Tensor, "B H W C"], fold: bool) -> Tensor:
+        tables = self.rpe, self.scale
+        if self.form == "exact" and ops.joins(x, self.rpe) and _untouched(self.value):
+            vs = F.linear(x, *self.joined(x))  # values and scores by one product
+            return ops.aggregate_joined(vs, *tables, self.stride, self.padding, fold)
+        s, v = self.scores(x), self.values(x)
+        return _AGGREGATE[self.form](s, v, *tables, self.stride, self.padding, fold)
+
+    def check(self, x: Float[Tensor, "B H W C"]) -> None:
         if not torch.compiler.is_compiling() and min(x.shape[1:3]) + 2 * self.padding < self.window:
             raise ValueError(
                 f"{type(self).__name__}: no window fits into the map, got {tuple(x.shape[1:3])} "
                 f"pixels, window={self.window} padding={self.padding}; try a larger padding"
             )
-        tables = self.rpe, self.scale
-        if self.form == "exact" and ops.joins(x, self.rpe) and _untouched(self.value):
-            asks, bias = self.asks(x)
-            weight = torch.cat((self.value.weight, asks))
-            bias = None if bias is None else torch.cat((self.value.bias, bias))
-            vs = F.linear(x, weight, bias)  # values and scores by one product
-            return ops.aggregate_joined(vs, *tables, self.stride, self.padding, fold)
-        s, v = self.scores(x), self.values(x)
-        return _AGGREGATE[self.form](s, v, *tables, self.stride, self.padding, fold)
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:
+        self.check(x)
+        plain = _untouched(self.value) and _untouched(self.mix)
+        if self.form == "exact" and plain and ops.attends(x, self.mix.weight, self.rpe):
+            mix = self.mix.weight, self.mix.bias
+            tables = self.rpe, self.scale
+            return ops.attend(x, *self.joined(x), *tables, *mix, self.stride, self.padding)
         return self.mix(self.aggregate(x, fold=True).flatten(3))
 
 
@@ -170,6 +181,7 @@ class LearnedQueryUpsampling(LearnedQueryAttention):
         self.factor = factor
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Hs Ws D"]:
+        self.check(x)
         z = self.aggregate(x, fold=False).flatten(4)  # B H W L D
         z = z.unflatten(3, (self.factor, self.factor)).permute(0, 1, 3, 2, 4, 5)  # B H i W j D
         return self.mix(z.flatten(3, 4).flatten(1, 2))

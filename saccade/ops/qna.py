@@ -36,6 +36,8 @@ from saccade.ops import native, triton
 from saccade.ops.native.qna import aggregate as fused
 from saccade.ops.native.qna import aggregate_joined as fused_joined
 from saccade.ops.native.qna import supports
+from saccade.ops.native.qna_layer import attend as attend
+from saccade.ops.native.qna_layer import takes
 from saccade.ops.precision import no_autocast, wide
 from saccade.ops.second import transformed
 
@@ -80,6 +82,11 @@ def aggregate_joined(
 def joins(x: Float[Tensor, "B H W C"], rpe: Float[Tensor, "k k L h"]) -> bool:
     """Whether `aggregate_joined` takes what is projected from x: one product, then the kernel."""
     return _best(x, x, rpe, None, True) == "native"
+
+
+def attends(x: Float[Tensor, "B H W C"], weight: Tensor, rpe: Tensor) -> bool:
+    """Whether `attend`, the layer with its projections in one operator, takes such a call."""
+    return takes(x, weight, rpe.shape[0]) and joins(x, rpe)
 
 
 def _best(s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor | None, fold: bool) -> str:

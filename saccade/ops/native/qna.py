@@ -66,11 +66,11 @@ def _forward(
     padding: int,
     fold: bool,
 ) -> Tensor:
-    return _run_forward(s, v, rpe, ws, stride, padding, fold)
+    return run_forward(s, v, rpe, ws, stride, padding, fold)
 
 
-def _run_forward(s, v, rpe, ws, stride, padding, fold) -> Tensor:
-    out = _output(s, v, rpe, ws, stride, padding, fold)
+def run_forward(s, v, rpe, ws, stride, padding, fold, out=None) -> Tensor:
+    out = _output(s, v, rpe, ws, stride, padding, fold) if out is None else out
     call, _kept = _call(s, v, rpe, ws, stride, padding, fold)
     call.out = _map(out)
     run("saccade_qna_forward", call)
@@ -94,11 +94,11 @@ def _backward(
     fold: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     gradients = _like(s, v, rpe, ws)
-    _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients)
+    run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients)
     return gradients
 
 
-def _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients) -> None:
+def run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients) -> None:
     ds, dv, drpe, dws = gradients
     call, (_s, _v, bias, weight) = _call(s, v, rpe, ws, stride, padding, fold)
     grad = _merged(grad)
@@ -116,7 +116,7 @@ def _(grad, s, v, rpe, ws, stride, padding, fold):
     return _like(s, v, rpe, ws)
 
 
-def _parted(vs: Tensor, rpe: Tensor) -> tuple[Tensor, Tensor]:
+def parted(vs: Tensor, rpe: Tensor) -> tuple[Tensor, Tensor]:
     """Scores and values as views of the map that holds both."""
     L, h = rpe.shape[2:]
     if (vs.shape[-1] - L * h) % h:
@@ -129,12 +129,12 @@ def _parted(vs: Tensor, rpe: Tensor) -> tuple[Tensor, Tensor]:
 def _forward_joined(
     vs: Tensor, rpe: Tensor, ws: Tensor | None, stride: int, padding: int, fold: bool
 ) -> Tensor:
-    return _run_forward(*_parted(vs, rpe), rpe, ws, stride, padding, fold)
+    return run_forward(*parted(vs, rpe), rpe, ws, stride, padding, fold)
 
 
 @_forward_joined.register_fake
 def _(vs, rpe, ws, stride, padding, fold):
-    return _output(*_parted(vs, rpe), rpe, ws, stride, padding, fold)
+    return _output(*parted(vs, rpe), rpe, ws, stride, padding, fold)
 
 
 @torch.library.custom_op("saccade::aggregate_joined_backward", mutates_args=(), device_types="cpu")
@@ -148,8 +148,8 @@ def _backward_joined(
     fold: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     dvs, drpe, dws = gradients = _like_joined(vs, rpe, ws)
-    maps = _parted(vs, rpe)
-    _run_backward(grad, *maps, rpe, ws, stride, padding, fold, (*_parted(dvs, rpe), drpe, dws))
+    maps = parted(vs, rpe)
+    run_backward(grad, *maps, rpe, ws, stride, padding, fold, (*parted(dvs, rpe), drpe, dws))
     return gradients
 
 
@@ -204,7 +204,7 @@ def _differentiate_joined_again(ctx, *weights):
     from saccade.ops.qna import unrolled
 
     def plain(vs, rpe, ws=None):
-        return unrolled(*_parted(vs, rpe), rpe, ws, ctx.stride, ctx.padding, ctx.fold)
+        return unrolled(*parted(vs, rpe), rpe, ws, ctx.stride, ctx.padding, ctx.fold)
 
     grad, *tensors = ctx.saved_tensors
     return *second(plain, grad, tensors, weights), None, None, None
@@ -273,7 +273,7 @@ def _output(s, v, rpe, ws, stride, padding, fold) -> Tensor:
 # -- FLOPs: the products of the aggregation, one per query, offset and channel ------------------
 
 
-def _products(s_shape, v_shape, rpe_shape, stride: int, padding: int) -> int:
+def products(s_shape, v_shape, rpe_shape, stride: int, padding: int) -> int:
     B, H, W, L, h = s_shape
     Ho, Wo = outputs(H, W, rpe_shape[0], stride, padding)
     return 2 * B * Ho * Wo * L * h * v_shape[-1] * rpe_shape[0] ** 2
@@ -281,15 +281,15 @@ def _products(s_shape, v_shape, rpe_shape, stride: int, padding: int) -> int:
 
 @register_flop_formula(torch.ops.saccade.aggregate)
 def _flops(s, v, rpe, ws, stride, padding, fold, *args, out_shape=None, **kwargs) -> int:
-    return _products(s, v, rpe, stride, padding)
+    return products(s, v, rpe, stride, padding)
 
 
 @register_flop_formula(torch.ops.saccade.aggregate_backward)
 def _flops_backward(grad, s, v, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
-    return 2 * _products(s, v, rpe, stride, padding)
+    return 2 * products(s, v, rpe, stride, padding)
 
 
-def _shapes_of(vs, rpe) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def shapes_of(vs, rpe) -> tuple[tuple[int, ...], tuple[int, ...]]:
     B, H, W, J = vs
     L, h = rpe[2:]
     return (B, H, W, L, h), (B, H, W, h, (J - L * h) // h)
@@ -297,9 +297,9 @@ def _shapes_of(vs, rpe) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 @register_flop_formula(torch.ops.saccade.aggregate_joined)
 def _flops_joined(vs, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
-    return _products(*_shapes_of(vs, rpe), rpe, stride, padding)
+    return products(*shapes_of(vs, rpe), rpe, stride, padding)
 
 
 @register_flop_formula(torch.ops.saccade.aggregate_joined_backward)
 def _flops_joined_backward(grad, vs, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
-    return 2 * _products(*_shapes_of(vs, rpe), rpe, stride, padding)
+    return 2 * products(*shapes_of(vs, rpe), rpe, stride, padding)

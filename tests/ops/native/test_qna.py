@@ -201,6 +201,32 @@ def test_nan_reaches_only_its_window(which, stride):
         assert torch.equal(got[~near], want[~near])
 
 
+def test_nan_reaches_only_its_window_of_sums():
+    """One query of a large window goes by sums, which multiply whatever is in the window."""
+    tensors, g = example(H=20, W=30, L=1, k=7, padding=3)
+    clean, dclean = gradients(lambda *t: aggregate(*t, 1, 3), tensors, g)
+    for which in (0, 1):
+        spoilt = [t.clone() for t in tensors]
+        spoilt[which][0, 9, 14, 0, 0] = torch.nan
+        y, dy = gradients(lambda *t: aggregate(*t, 1, 3), spoilt, g)
+        seen = torch.zeros(2, 20, 30, dtype=torch.bool)
+        seen[0, 6:13, 11:18] = True
+        assert torch.equal(y[~seen], clean[~seen])
+        assert torch.equal(y[:, :, :, 1], clean[:, :, :, 1])
+        assert y[seen][:, 0, 0].isnan().all()
+        near = torch.zeros(2, 20, 30, dtype=torch.bool)
+        near[0, 3:16, 8:21] = True
+        for got, want in zip(dy[:2], dclean[:2], strict=True):
+            assert torch.equal(got[~near], want[~near])
+
+
+def test_a_masked_score_spoils_no_sum():
+    (s, v, rpe, ws), g = example(H=12, W=19, L=1, k=7, padding=3)
+    s[0, 5, 7] = -torch.inf
+    s[1, 2:4, 3:9] = -3e38
+    compare((s, v, rpe, ws), g, 1, 3, True)
+
+
 def test_threads_and_runs_agree_bit_for_bit():
     tensors, g = example(B=1, H=50, W=40, heads=4)
     runs = []
@@ -212,10 +238,11 @@ def test_threads_and_runs_agree_bit_for_bit():
         assert all(torch.equal(a, b) for a, b in zip(runs[0], other, strict=True))
 
 
-@pytest.mark.parametrize("height", [1e4, 1e8])
-def test_extreme_scores_are_exact(height):
+@pytest.mark.parametrize("L", [1, 2])
+@pytest.mark.parametrize("height", [60, 1e4, 1e8])
+def test_extreme_scores_are_exact(height, L):
     """A cliff inside the map: windows far below the highest score keep their own softmax."""
-    (s, v, rpe, ws), g = example(H=10, W=20, k=5, padding=2)
+    (s, v, rpe, ws), g = example(H=10, W=20, L=L, k=5, padding=2)
     s[:, :, :10] -= height
     s[:, 5:] += height
     compare((s, v, rpe, ws), g, 1, 2, True)

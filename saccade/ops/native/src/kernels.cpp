@@ -3,6 +3,7 @@
 
 #include "linglo.h"
 #include "qna.h"
+#include "qna_sums.h"
 #include "sasa.h"
 
 namespace saccade {
@@ -61,10 +62,15 @@ void sasa_reduce(const Sasa& c, const void* partials) {
   });
 }
 
+template <class S>
+QnaPlan plan_of(const Qna& c, bool backward) {
+  return by_sums<S>(c) ? qna_sums_plan<S>(c, backward) : qna_plan<S>(c, backward);
+}
+
 Work qna_work(const Qna& c, bool backward) {
   return typed(c.type, [&](auto, auto s) {
     using S = decltype(s);
-    const QnaPlan plan = qna_plan<S>(c, backward);
+    const QnaPlan plan = plan_of<S>(c, backward);
     const size_t parameters = size_t(2) * c.window * c.window * c.queries * c.heads;
     return Work{plan.tasks, plan.scratch * sizeof(S), backward ? parameters * sizeof(S) : 0};
   });
@@ -90,8 +96,13 @@ void qna_forward_task(const Qna& c, int task, void* scratch) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
     usual<S>(c, [&](auto k, auto stride) {
-      qna_forward<decltype(e), S, decltype(k)::value, decltype(stride)::value>(
-          c, qna_plan<S>(c, false), task, static_cast<S*>(scratch));
+      constexpr int K = decltype(k)::value;
+      S* room = static_cast<S*>(scratch);
+      if (!by_sums<S>(c))
+        qna_forward<decltype(e), S, K, decltype(stride)::value>(c, qna_plan<S>(c, false), task,
+                                                                room);
+      else if constexpr (K != 3)
+        qna_sums_forward<decltype(e), S, K>(c, qna_sums_plan<S>(c, false), task, room);
     });
   });
 }
@@ -100,8 +111,13 @@ void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
     usual<S>(c, [&](auto k, auto stride) {
-      qna_backward<decltype(e), S, decltype(k)::value, decltype(stride)::value>(
-          c, qna_plan<S>(c, true), task, static_cast<S*>(scratch), static_cast<S*>(partial));
+      constexpr int K = decltype(k)::value;
+      S *room = static_cast<S*>(scratch), *sums = static_cast<S*>(partial);
+      if (!by_sums<S>(c))
+        qna_backward<decltype(e), S, K, decltype(stride)::value>(c, qna_plan<S>(c, true), task,
+                                                                 room, sums);
+      else if constexpr (K != 3)
+        qna_sums_backward<decltype(e), S, K>(c, qna_sums_plan<S>(c, true), task, room, sums);
     });
   });
 }
@@ -109,7 +125,7 @@ void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
 void qna_reduce(const Qna& c, const void* partials) {
   typed(c.type, [&](auto, auto s) {
     using S = decltype(s);
-    const int tasks = qna_plan<S>(c, true).tasks, size = c.window * c.window * c.queries * c.heads;
+    const int tasks = plan_of<S>(c, true).tasks, size = c.window * c.window * c.queries * c.heads;
     for (int j = 0; j < 2 * size; j++) {
       double sum = 0;
       for (int task = 0; task < tasks; task++)

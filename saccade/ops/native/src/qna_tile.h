@@ -1,68 +1,10 @@
 // QnA's aggregation on one tile of R x LANES outputs: the steps that qna.h strings together.
 #pragma once
-#include <cmath>
-
-#include "call.h"
 #include "products.h"
-#include "rows.h"
-#include "scratch.h"
+#include "qna_part.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
-
-struct QnaPlan {
-  int groups, group;  // heads
-  int strips, strip;  // output columns
-  int bands, band;    // output rows, a multiple of R
-  int pitch;
-  size_t scratch;
-  int tasks;
-};
-
-// A part of the outputs, and of the inputs whose gradient goes with it: those that begin where the
-// first window of this part begins, and end where the first window of the next part begins.
-struct QnaPart {
-  int b, head, heads, y0, y1, x0, x1;
-  int r0, r1, c0, c1;  // rows and columns of inputs
-  QnaPart(const Qna& c, const QnaPlan& plan, int task) {
-    x0 = task % plan.strips * plan.strip;
-    x1 = min(c.Wo, x0 + plan.strip);
-    task /= plan.strips;
-    y0 = task % plan.bands * plan.band;
-    y1 = min(c.Ho, y0 + plan.band);
-    task /= plan.bands;
-    head = task % plan.groups * plan.group;
-    heads = min(plan.group, c.heads - head);
-    b = task / plan.groups;
-    r0 = y0 ? max(0, c.stride * y0 - c.padding) : 0;
-    r1 = y1 < c.Ho ? max(0, c.stride * y1 - c.padding) : c.H;
-    c0 = x0 ? max(0, c.stride * x0 - c.padding) : 0;
-    c1 = x1 < c.Wo ? max(0, c.stride * x1 - c.padding) : c.W;
-  }
-};
-
-// The window's side and the stride, where they are usual as constants: loops over 3 columns cost more
-// to steer than to run. 0 stands for "known at run time only".
-template <int k>
-struct Side {
-  static constexpr int K = k, KK = k * k;
-  explicit Side(int) {}
-};
-template <>
-struct Side<0> {
-  const int K, KK;
-  explicit Side(int k) : K(k), KK(k * k) {}
-};
-template <int s>
-struct Step {
-  static constexpr int stride = s;
-  explicit Step(int) {}
-};
-template <>
-struct Step<0> {
-  const int stride;
-  explicit Step(int s) : stride(s) {}
-};
 
 template <class S, int K_ = 0, int STRIDE_ = 0>
 struct QnaTile : Side<K_>, Step<STRIDE_> {
@@ -79,7 +21,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
   int where[16];  // in its plane column b of a window lies: b / stride
 
   S *values, *scores, *powers;  // rings; powers are e^score / 2^m
-  S *bias, *power_bias, *weighted_bias, *weight, *highest;  // by channel of s: K K each; m
+  QnaTables<S> tables;
   S *p, *scale, *w;             // L x R K K N; L x R N; R K K N
   S* outs;                      // R rows of every group of queries
   // backward
@@ -104,11 +46,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
     values = from.take(ring() * row_v);
     scores = from.take(ring() * row_s);
     powers = from.take(ring() * row_s);
-    bias = from.take(channels * KK);
-    power_bias = from.take(channels * KK);
-    weighted_bias = from.take(channels * KK);
-    weight = from.take(channels * KK);
-    highest = from.take(channels);
+    tables.carve(from, channels, KK);
     p = from.take(L * tile);
     scale = from.take(size_t(L) * R * N);
     w = from.take(tile);
@@ -143,37 +81,11 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
     return map;
   }
 
-  // Parameters by channel, and m: the highest score of each channel among all that this task reads.
   template <class E>
   void prepare(const QnaPart& part, int y0, int y1) {
-    const int all = call.queries * call.heads;
-    const S *b = static_cast<const S*>(call.bias), *m = static_cast<const S*>(call.weight);
-    for (int l = 0; l < L; l++)
-      for (int h = 0; h < heads; h++) {
-        const int from = l * call.heads + part.head + h, to = l * heads + h;
-        S top = b[from];
-        for (int j = 1; j < KK; j++) top = b[j * all + from] > top ? b[j * all + from] : top;
-        for (int j = 0; j < KK; j++) {
-          bias[to * KK + j] = b[j * all + from] - top;
-          power_bias[to * KK + j] = std::exp(bias[to * KK + j]);
-          weight[to * KK + j] = m ? m[j * all + from] : S(1);
-          weighted_bias[to * KK + j] = power_bias[to * KK + j] * weight[to * KK + j];
-        }
-        highest[to] = S(-1e30);
-      }
-    const int c0 = max(0, column(0)), c1 = min(W, top(q1 - 1) + K);
-    for (int y = max(0, top(y0)); y < min(H, top(y1 - 1) + K); y++)
-      for (int l = 0; l < L; l++) {
-        const E* s = static_cast<const E*>(call.s.data) + part.b * call.s.batch + y * call.s.row +
-                     (l * call.heads + part.head) * call.s.channel;
-        S* t = highest + l * heads;
-        for (int x = c0; x < c1; x++)
-          for (int h = 0; h < heads; h++) {
-            const S v = widen_one(s[x * call.s.column + h * call.s.channel]);
-            t[h] = v > t[h] ? v : t[h];  // NaN is no maximum
-          }
-      }
-    for (int c = 0; c < L * heads; c++) highest[c] = std::ceil(highest[c] * S(LOG2E));
+    tables.fill(call, part.head, heads);
+    tables.template scan<E>(call, part, max(0, top(y0)), min(H, top(y1 - 1) + K),
+                            max(0, column(0)), min(W, top(q1 - 1) + K));
     zero(values, ring() * row_v);
     zero(scores, ring() * row_s);
     zero(powers, ring() * row_s);
@@ -196,7 +108,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
         pack<E>(of_plane<E>(call.s, f), part.b, l * call.heads + part.head, heads, y, from, to,
                 plane, ahead * call.s.row, S(1), s + l * heads * plane + f * pitch + from);
       for (int c = 0; c < L * heads; c++) {
-        const S *sc = s + c * plane + f * pitch + from, m = highest[c];
+        const S *sc = s + c * plane + f * pitch + from, m = tables.highest[c];
         S* ec = e + c * plane + f * pitch + from;
         const auto raise = [&](int x) INLINED { store(ec + x, exp_over(load(sc + x), m)); };
         if (!overlapping<N>(to - from, raise)) {
@@ -222,7 +134,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
   template <bool Weighted>
   void softmax(int l, int head, int y, int rows, int x0) {
     const int c = l * heads + head;
-    const S *b = power_bias + c * KK, *m = weighted_bias + c * KK;
+    const S *b = tables.power + c * KK, *m = tables.weighted + c * KK;
     S *to = p + size_t(l) * R * KK * N, *normal = scale + size_t(l) * R * N;
     V<S> sum[R][2];  // even and odd columns: two short chains of additions, not a long one
     clear(sum);
@@ -254,19 +166,18 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
         }
       });
     });
-    const S least = std::is_same<S, float>::value ? S(0x1p-60) : S(0x1p-500);
-    const bool wild = !(highest[c] < S(1 << 14) && highest[c] > S(-(1 << 14)));
+    const bool wild = tables.wild(c);
     for (int i = 0; i < rows; i++) {
       const V<S> total = sum[i][0] + sum[i][1];
       store(normal + i * N, S(1) / total);
-      const I<S> fine = (I<S>)(total >= splat(least));
+      const I<S> fine = (I<S>)(total >= splat(LEAST<S>));
       if (!wild && all_set<S>(fine)) continue;
       for (int n = 0; n < N && x0 + n < q1 - q0; n++)
         if (wild || !fine[n]) {
           exact(c, y + i, x0 + n, to + size_t(i) * KK * N + n);
           normal[i * N + n] = 1;
           for (int j = 0; Weighted && j < KK; j++)
-            to[(size_t(i) * KK + j) * N + n] *= weight[c * KK + j];
+            to[(size_t(i) * KK + j) * N + n] *= tables.weight[c * KK + j];
         }
     }
   }
@@ -282,15 +193,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
             in_ring(scores, row_s, r)[c * plane + b % stride * pitch + x + b / stride]);
         }
     };
-    S high = S(-1) / S(0), high_sum = high, total = 0;
-    for (int j = 0; j < KK; j++) to[j * N] = 0;
-    each([&](int, S s) { high = s > high ? s : high; });
-    each([&](int j, S s) {  // near scores are subtracted exactly, however large
-      const S z = to[j * N] = (s - high) + bias[c * KK + j];
-      high_sum = z > high_sum ? z : high_sum;
-    });
-    each([&](int j, S) { total += to[j * N] = std::exp(to[j * N] - high_sum); });
-    each([&](int j, S) { to[j * N] /= total; });
+    softmax_alone(each, tables.bias + c * KK, KK, to, N);
   }
 
   void forward(int head, int y, int rows, int x0) {
@@ -367,7 +270,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
   void gradients(int l, bool first, bool last, int head, int x0, I<S> alive, I<S> own) {
     const int c = l * heads + head;
     const ptrdiff_t rows_apart = ptrdiff_t(KK) * N, shifted_apart = ptrdiff_t(KK) * pitch;
-    const S *m = weight + c * KK, *ps = p + size_t(l) * R * KK * N, *ts = dw;
+    const S *m = tables.weight + c * KK, *ps = p + size_t(l) * R * KK * N, *ts = dw;
     S *ws = w, *to_w = shifted_w + x0, *to_ds = shifted_ds + size_t(l) * R * KK * pitch + x0;
     S *db = dbias_lanes + size_t(c) * KK * N, *dm = dweight_lanes + size_t(c) * KK * N;
     V<S> mean[NI], normal[NI];

@@ -1,0 +1,227 @@
+"""The whole layer of learned queries on CPU, projections and all, a few images at a time.
+
+    (v, s) = x W + b        z = aggregate(s, v)        y = z Wo + bo
+
+What lies between the products is read while it is still in the cache, and without a gradient to
+come it is never held for more than those few images. Backward the same way: the gradients of z, v
+and s exist for a few images only.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import register_flop_formula
+
+from saccade.ops.native.qna import (
+    outputs,
+    parted,
+    products,
+    run_backward,
+    run_forward,
+    shapes_of,
+    supports,
+)
+from saccade.ops.second import second
+
+ENOUGH = 2**20  # bytes of values and scores, for each thread, that a turn takes
+
+
+def attend(
+    x: Float[Tensor, "B H W C"],
+    weight: Float[Tensor, "J C"],
+    bias: Float[Tensor, "J"] | None,
+    rpe: Float[Tensor, "k k L h"],
+    ws: Float[Tensor, "k k L h"] | None,
+    mix: Float[Tensor, "D V"],
+    mix_bias: Float[Tensor, "D"] | None,
+    stride: int,
+    padding: int,
+) -> Float[Tensor, "B Ho Wo D"]:
+    """The layer by its letters: W makes J channels, first those of the values, then the scores."""
+    tensors = x, weight, bias, rpe, ws, mix, mix_bias
+    grad = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+    return torch.ops.saccade.attend(*tensors, stride, padding, grad)[0]
+
+
+def takes(x: Tensor, weight: Tensor, window: int) -> bool:
+    """Whether the layer can be computed so: in float32, where sums over turns lose nothing."""
+    return (
+        x.dtype == weight.dtype == torch.float32
+        and supports(x, window)
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def _turns(x: Tensor, weight: Tensor) -> Iterator[slice]:
+    B, H, W, _ = x.shape
+    bytes_each = 4 * H * W * len(weight)
+    n = max(1, torch.get_num_threads() * ENOUGH // bytes_each)
+    return (slice(i, min(i + n, B)) for i in range(0, B, n))
+
+
+def _times(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out = x weight^T + bias, for maps."""
+    rows, to = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
+    if bias is None:
+        torch.mm(rows, weight.mT, out=to)
+    else:
+        torch.addmm(bias, rows, weight.mT, out=to)
+
+
+@torch.library.custom_op("saccade::attend", mutates_args=(), device_types="cpu")
+def _forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rpe: Tensor,
+    ws: Tensor | None,
+    mix: Tensor,
+    mix_bias: Tensor | None,
+    stride: int,
+    padding: int,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """y; and with `keep` values and scores, and z, for the backward."""
+    y, vs, z = _room(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, keep)
+    h = rpe.shape[3]
+    held = None
+    for turn in _turns(x, weight):
+        n = turn.stop - turn.start
+        if keep:
+            vs_here, z_here = vs[turn], z[turn]
+        else:
+            held = held or (
+                x.new_empty(n, *x.shape[1:3], len(weight)),
+                x.new_empty(n, *y.shape[1:3], mix.shape[1]),
+            )
+            vs_here, z_here = held[0][:n], held[1][:n]
+        _times(x[turn], weight, bias, vs_here)
+        out = z_here.unflatten(-1, (h, -1))
+        run_forward(*parted(vs_here, rpe), rpe, ws, stride, padding, True, out)
+        _times(z_here, mix, mix_bias, y[turn])
+    return y, vs, z
+
+
+@_forward.register_fake
+def _room(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, keep):
+    k, _, L, h = rpe.shape
+    B, H, W, C = x.shape
+    J, V = len(weight), mix.shape[1]
+    if weight.shape[1] != C or J - L * h != V or V % h:
+        raise ValueError(f"attend: got {x.shape=} {weight.shape=} {rpe.shape=} {mix.shape=}")
+    Ho, Wo = outputs(H, W, k, stride, padding)
+    y = x.new_empty(B, Ho, Wo, len(mix))
+    kept = ((B, H, W, J), (B, Ho, Wo, V)) if keep else ((0,), (0,))
+    return y, *(x.new_empty(shape) for shape in kept)
+
+
+@torch.library.custom_op("saccade::attend_backward", mutates_args=(), device_types="cpu")
+def _backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    rpe: Tensor,
+    ws: Tensor | None,
+    mix: Tensor,
+    mix_bias: Tensor | None,
+    vs: Tensor,
+    z: Tensor,
+    stride: int,
+    padding: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    inputs = x, weight, bias, rpe, ws, mix, mix_bias
+    if not vs.numel():
+        _, vs, z = _forward(*inputs, stride, padding, True)
+    gradients = _like(*inputs)
+    dx, *sums = gradients
+    dweight, dbias, drpe, dws, dmix, dmix_bias = (t.zero_() for t in sums)
+    part = _like(x, weight, None, rpe, ws, mix, None)[3:5]
+    held = None
+    for turn in _turns(x, weight):
+        n = turn.stop - turn.start
+        held = held or (z.new_empty(n, *z.shape[1:]), vs.new_empty(n, *vs.shape[1:]))
+        dz, dvs = held[0][:n], held[1][:n]
+        g, x_here = (t[turn].reshape(-1, t.shape[-1]) for t in (grad, x))
+        torch.mm(g, mix, out=dz.view(-1, dz.shape[-1]))
+        run_backward(
+            dz.unflatten(-1, (rpe.shape[3], -1)), *parted(vs[turn], rpe), rpe, ws,
+            stride, padding, True, (*parted(dvs, rpe), *part),
+        )  # fmt: skip
+        rows = dvs.view(-1, dvs.shape[-1])
+        torch.mm(rows, weight, out=dx[turn].view(-1, dx.shape[-1]))
+        dweight.addmm_(rows.mT, x_here)
+        dmix.addmm_(g.mT, z[turn].view(-1, z.shape[-1]))
+        drpe += part[0]
+        if ws is not None:
+            dws += part[1]
+        if bias is not None:
+            dbias += rows.sum(0)
+        if mix_bias is not None:
+            dmix_bias += g.sum(0)
+    return gradients
+
+
+@_backward.register_fake
+def _(grad, x, weight, bias, rpe, ws, mix, mix_bias, vs, z, stride, padding):
+    return _like(x, weight, bias, rpe, ws, mix, mix_bias)
+
+
+def _like(x, *parameters):
+    """Room for the gradients; an empty one for what is absent."""
+    dx = x.new_empty(x.shape)
+    return dx, *(x.new_empty(0) if t is None else t.new_empty(t.shape) for t in parameters)
+
+
+def _keep(ctx, inputs, output):
+    *tensors, ctx.stride, ctx.padding, _ = inputs
+    _, vs, z = output
+    ctx.mark_non_differentiable(vs, z)
+    ctx.save_for_backward(*tensors, vs, z)
+
+
+def _differentiate(ctx, grad, *_):
+    *tensors, vs, z = ctx.saved_tensors
+    gradients = torch.ops.saccade.attend_backward(grad, *tensors, vs, z, ctx.stride, ctx.padding)
+    pairs = zip(gradients, tensors, strict=True)
+    return *(None if t is None else d for d, t in pairs), None, None, None
+
+
+def _keep_again(ctx, inputs, output):
+    *tensors, _, _, ctx.stride, ctx.padding = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_again(ctx, *weights):
+    from saccade.ops.qna import unrolled
+
+    def plain(x, weight, bias, rpe, ws, mix, mix_bias):
+        s, v = parted(F.linear(x, weight, bias), rpe)
+        return F.linear(unrolled(s, v, rpe, ws, ctx.stride, ctx.padding).flatten(3), mix, mix_bias)
+
+    grad, *tensors = ctx.saved_tensors
+    return *second(plain, grad, tensors, weights), None, None, None, None
+
+
+_forward.register_autograd(_differentiate, setup_context=_keep)
+_backward.register_autograd(_differentiate_again, setup_context=_keep_again)
+
+
+# -- FLOPs: the two products, and the aggregation's own ------------------------------------------
+
+
+@register_flop_formula(torch.ops.saccade.attend)
+def _flops(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, keep, **_) -> int:
+    B, H, W, C = x
+    s, v = shapes_of((B, H, W, weight[0]), rpe)
+    Ho, Wo = outputs(H, W, rpe[0], stride, padding)
+    linear = 2 * B * (H * W * C * weight[0] + Ho * Wo * mix[0] * mix[1])
+    return linear + products(s, v, rpe, stride, padding)
+
+
+@register_flop_formula(torch.ops.saccade.attend_backward)
+def _flops_backward(grad, x, weight, bias, rpe, ws, mix, mix_bias, vs, z, *how, **_) -> int:
+    return 2 * _flops(x, weight, bias, rpe, ws, mix, mix_bias, *how, True)
