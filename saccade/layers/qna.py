@@ -96,7 +96,7 @@ class LearnedQueryAttention(nn.Module):
         with no_autocast(x.device):
             q = self.asked()
             wk = self.key.weight.to(q.dtype).unflatten(0, q.shape[1:])  # h d C
-            asks = torch.einsum("lhd,hdc->lhc", q, wk).flatten(0, 1)
+            asks = (q.transpose(0, 1) @ wk).transpose(0, 1).flatten(0, 1)  # L h C
             bias = None
             if self.key.bias is not None:
                 bias = torch.einsum("lhd,hd->lh", q, self.key.bias.to(q.dtype).view_as(q[0]))
