@@ -21,7 +21,10 @@ NAME = "kernels.dylib" if sys.platform == "darwin" else "kernels.so"
 # -mtune=generic: tuned for the very machine, GCC's vector code loses 15-20%. No -ffast-math: it
 # would switch the whole process to flush-to-zero and make NaN unreliable.
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"]
-GCC = ["-fno-tree-loop-distribute-patterns"]  # a few zeros are stored faster than memset is called
+GCC = [
+    "-fno-tree-loop-distribute-patterns",  # a few zeros are stored faster than memset is called
+    "-fno-predictive-commoning",  # values kept for the next turn of a loop crowd out its sums
+]
 INSTRUCTION_SETS = {
     "generic": ["-DSACCADE_DOUBLE"],
     "avx2": ["-mavx2", "-mfma", "-mtune=generic"],

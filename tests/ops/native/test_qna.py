@@ -1,3 +1,4 @@
+import itertools
 import json
 import random
 
@@ -13,6 +14,7 @@ from tests.ops.native.oracle import gradients, relative
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
 
+WIDTHS = [8, 6]  # of heads: lanes along channels, along pixels
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
 
 
@@ -100,17 +102,18 @@ def test_every_instruction_set_of_this_machine(isa):
         pytest.skip(f"this machine has no {isa}")
     try:
         for dtype in TOLERANCE:
-            for stride in (1, 2):
-                tensors, g = example(H=13, W=37, d=20, stride=stride, dtype=dtype)
+            for stride, d in itertools.product((1, 2), (8, 20)):
+                tensors, g = example(H=13, W=37, d=d, stride=stride, dtype=dtype)
                 compare(tensors, g, stride, 1, True)
     finally:
         native.use()
 
 
+@pytest.mark.parametrize("L", [1, 3])  # lanes along channels, along pixels
 @pytest.mark.parametrize("stride", [1, 2])
-def test_strips_bands_and_groups_leave_no_seam(stride):
+def test_strips_bands_and_groups_leave_no_seam(stride, L):
     """Wide, long and with many channels: cut along columns, rows and heads."""
-    tensors, g = example(B=1, H=50, W=170, heads=6, d=32, L=1, k=5, padding=2, stride=stride)
+    tensors, g = example(B=1, H=50, W=170, heads=6, d=32, L=L, k=5, padding=2, stride=stride)
     compare(tensors, g, stride, 2, True)
 
 
@@ -184,13 +187,14 @@ def test_joined_refuses_values_that_no_heads_divide():
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("which", [0, 1])
-def test_nan_reaches_only_its_window(which, stride):
-    tensors, g = example(H=12, W=21, heads=2, stride=stride)
+@pytest.mark.parametrize("d", WIDTHS)
+def test_nan_reaches_only_its_window(which, stride, d):
+    tensors, g = example(H=12, W=21, heads=2, d=d, stride=stride)
     clean, dclean = gradients(lambda *t: aggregate(*t, stride, 1), tensors, g)
     spoilt = [t.clone() for t in tensors]
     spoilt[which][0, 6, 18, 1, 0] = torch.nan  # query 1 of head 0, or channel 0 of head 1
     y, dy = gradients(lambda *t: aggregate(*t, stride, 1), spoilt, g)
-    seen = torch.zeros(2, 12, 21, 2, 8, dtype=torch.bool)
+    seen = torch.zeros(2, 12, 21, 2, d, dtype=torch.bool)
     seen[0, 5:8, 17:20, which] = True  # on the grid of inputs
     seen = seen[:, ::stride, ::stride]
     assert torch.equal(y[~seen], clean[~seen])
@@ -202,7 +206,7 @@ def test_nan_reaches_only_its_window(which, stride):
 
 
 def test_nan_reaches_only_its_window_of_sums():
-    """One query of a large window goes by sums, which multiply whatever is in the window."""
+    """Sums multiply whatever is in the window."""
     tensors, g = example(H=20, W=30, L=1, k=7, padding=3)
     clean, dclean = gradients(lambda *t: aggregate(*t, 1, 3), tensors, g)
     for which in (0, 1):
@@ -227,8 +231,9 @@ def test_a_masked_score_spoils_no_sum():
     compare((s, v, rpe, ws), g, 1, 3, True)
 
 
-def test_threads_and_runs_agree_bit_for_bit():
-    tensors, g = example(B=1, H=50, W=40, heads=4)
+@pytest.mark.parametrize("d", WIDTHS)
+def test_threads_and_runs_agree_bit_for_bit(d):
+    tensors, g = example(B=1, H=50, W=40, heads=4, d=d)
     runs = []
     for n in (1, 2, 2, 5):
         torch.set_num_threads(n)
@@ -239,10 +244,11 @@ def test_threads_and_runs_agree_bit_for_bit():
 
 
 @pytest.mark.parametrize("L", [1, 2])
+@pytest.mark.parametrize("d", WIDTHS)
 @pytest.mark.parametrize("height", [60, 1e4, 1e8])
-def test_extreme_scores_are_exact(height, L):
+def test_extreme_scores_are_exact(height, L, d):
     """A cliff inside the map: windows far below the highest score keep their own softmax."""
-    (s, v, rpe, ws), g = example(H=10, W=20, L=L, k=5, padding=2)
+    (s, v, rpe, ws), g = example(H=10, W=20, L=L, d=d, k=5, padding=2)
     s[:, :, :10] -= height
     s[:, 5:] += height
     compare((s, v, rpe, ws), g, 1, 2, True)

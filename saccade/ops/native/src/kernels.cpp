@@ -3,7 +3,7 @@
 
 #include "linglo.h"
 #include "qna.h"
-#include "qna_sums.h"
+#include "qna_channels.h"
 #include "sasa.h"
 
 namespace saccade {
@@ -64,7 +64,8 @@ void sasa_reduce(const Sasa& c, const void* partials) {
 
 template <class S>
 QnaPlan plan_of(const Qna& c, bool backward) {
-  return by_sums<S>(c) ? qna_sums_plan<S>(c, backward) : qna_plan<S>(c, backward);
+  return by_channels<S>(c, backward) ? qna_channels_plan<S>(c, backward)
+                                    : qna_plan<S>(c, backward);
 }
 
 Work qna_work(const Qna& c, bool backward) {
@@ -83,11 +84,12 @@ constexpr bool SPARE = false;
 #endif
 
 // f(Int<window>, Int<stride>) for what occurs most, f(Int<0>, Int<0>) for the rest.
-template <class S, class F>
+template <class E, class F>
 INLINE void usual(const Qna& c, F&& f) {
-  if constexpr (!SPARE && std::is_same<S, float>::value) {
+  if constexpr (!SPARE && std::is_same<E, float>::value) {
     if (c.stride == 1 && c.window == 3) return f(Int<3>{}, Int<1>{});
     if (c.stride == 1 && c.window == 7) return f(Int<7>{}, Int<1>{});
+    if (c.stride == 1) return f(Int<0>{}, Int<1>{});
   }
   f(Int<0>{}, Int<0>{});
 }
@@ -95,14 +97,15 @@ INLINE void usual(const Qna& c, F&& f) {
 void qna_forward_task(const Qna& c, int task, void* scratch) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
-    usual<S>(c, [&](auto k, auto stride) {
-      constexpr int K = decltype(k)::value;
-      S* room = static_cast<S*>(scratch);
-      if (!by_sums<S>(c))
-        qna_forward<decltype(e), S, K, decltype(stride)::value>(c, qna_plan<S>(c, false), task,
-                                                                room);
-      else if constexpr (K != 3)
-        qna_sums_forward<decltype(e), S, K>(c, qna_sums_plan<S>(c, false), task, room);
+    using E = decltype(e);
+    S* room = static_cast<S*>(scratch);
+    const QnaPlan plan = plan_of<S>(c, false);
+    usual<E>(c, [&](auto k, auto stride) {
+      constexpr int K = decltype(k)::value, STRIDE = decltype(stride)::value;
+      if (by_channels<S>(c, false))
+        qna_channels_forward<E, S, K, STRIDE>(c, plan, task, room);
+      else
+        qna_forward<E, S, K, K ? STRIDE : 0>(c, plan, task, room);
     });
   });
 }
@@ -110,14 +113,15 @@ void qna_forward_task(const Qna& c, int task, void* scratch) {
 void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
-    usual<S>(c, [&](auto k, auto stride) {
-      constexpr int K = decltype(k)::value;
-      S *room = static_cast<S*>(scratch), *sums = static_cast<S*>(partial);
-      if (!by_sums<S>(c))
-        qna_backward<decltype(e), S, K, decltype(stride)::value>(c, qna_plan<S>(c, true), task,
-                                                                 room, sums);
-      else if constexpr (K != 3)
-        qna_sums_backward<decltype(e), S, K>(c, qna_sums_plan<S>(c, true), task, room, sums);
+    using E = decltype(e);
+    S *room = static_cast<S*>(scratch), *sums = static_cast<S*>(partial);
+    const QnaPlan plan = plan_of<S>(c, true);
+    usual<E>(c, [&](auto k, auto stride) {
+      constexpr int K = decltype(k)::value, STRIDE = decltype(stride)::value;
+      if (by_channels<S>(c, true))
+        qna_channels_backward<E, S, K, STRIDE>(c, plan, task, room, sums);
+      else
+        qna_backward<E, S, K, K ? STRIDE : 0>(c, plan, task, room, sums);
     });
   });
 }

@@ -86,7 +86,6 @@ void softmax_alone(Each each, const S* bias, int offsets, S* to, int apart) {
 template <class S>
 struct QnaTables {
   S *bias, *power, *weight, *weighted;  // bias up to a constant, e^bias, weight, e^bias weight
-  S *power_turned, *weighted_turned;    // the same by the offset from the window's other end
   S* highest;                           // m: the integer that powers of two are relative to
 
   void carve(Carver<S>& from, size_t channels, int offsets) {
@@ -94,8 +93,6 @@ struct QnaTables {
     power = from.take(channels * offsets);
     weight = from.take(channels * offsets);
     weighted = from.take(channels * offsets);
-    power_turned = from.take(channels * offsets);
-    weighted_turned = from.take(channels * offsets);
     highest = from.take(channels);
   }
 
@@ -112,8 +109,6 @@ struct QnaTables {
           power[to + j] = std::exp(bias[to + j]);
           weight[to + j] = m ? m[j * all + from] : S(1);
           weighted[to + j] = power[to + j] * weight[to + j];
-          power_turned[to + offsets - 1 - j] = power[to + j];
-          weighted_turned[to + offsets - 1 - j] = weighted[to + j];
         }
       }
   }

@@ -1,0 +1,100 @@
+// QnA's aggregation by windowed sums with constant weights.
+//
+//     out(l) = sum over ab of  e^bias(ab) weight(ab) (e^s v)(ab)  /  den,
+//     den    = sum over ab of  e^bias(ab) (e^s)(ab)
+//
+// and backward, with g' = g / den and u' = g' . out(l), as sums over the same windows turned round:
+//
+//     dv = e^s D,    ds = e^s (v . D - sum of e^bias u'),    D = sum of e^bias weight g'
+//     dweight(ab) = e^bias sum over pixels of g' . (e^s v)(ab)
+//     dbias(ab)   = weight dweight - e^bias sum over pixels of u' (e^s)(ab)
+//
+// Nothing exists per pixel and offset: a softmax's weights never do. Where heads are as wide as
+// vectors, lanes are channels: values are read and written as they lie in memory, and e^s and den
+// are one number for a whole vector. But the work on values grows with the number of queries (see
+// `by_channels`).
+#pragma once
+#include "qna_channels_tile.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+constexpr int MOST_QUERIES = 2;    // more of them are cheaper by a softmax
+
+template <class S>
+QnaPlan qna_channels_plan(const Qna& c, bool backward) {
+  QnaPlan plan;
+  const int least = max(1, 64 / int(sizeof(S)) / c.d);  // heads that fill a cache line
+  const auto size = [&] {
+    return QnaChannels<S>(c, plan.group).carve(nullptr, backward, &plan.scratch) * sizeof(S);
+  };
+  plan.group = c.heads;
+  while (size() > BUDGET && plan.group > least) plan.group = (plan.group + 1) / 2;
+  plan.groups = (c.heads + plan.group - 1) / plan.group;
+  plan.strips = 1, plan.strip = c.Wo, plan.pitch = 0;
+  const int wanted = 32 / max(1, c.B * plan.groups);
+  plan.bands = max(1, min(wanted, c.Ho / max(6, 4 * ((c.window - 1) / c.stride))));
+  plan.band = (c.Ho + plan.bands - 1) / plan.bands;
+  plan.bands = (c.Ho + plan.band - 1) / plan.band;
+  plan.tasks = c.B * plan.groups * plan.bands;
+  return plan;
+}
+
+// Whether this way can go, and costs less than a softmax.
+template <class S>
+bool by_channels(const Qna& c, bool backward) {
+  if (c.d % LANES<S> || c.queries > MOST_QUERIES || c.stride > c.window) return false;
+  if (c.v.channel != 1 || (backward ? c.gout : c.out).channel != 1) return false;
+  if (backward && c.dv.channel != 1) return false;
+  const int least = max(1, 64 / int(sizeof(S)) / c.d);
+  return QnaChannels<S>(c, min(least, c.heads)).carve(nullptr, backward) * sizeof(S) <= 2 * BUDGET;
+}
+
+template <class E, class S, int K, int STRIDE>
+void qna_channels_forward(const Qna& c, const QnaPlan& plan, int task, S* scratch) {
+  const QnaPart part(c, plan, task);
+  QnaChannels<S, K, STRIDE> tile(c, part.heads);
+  tile.carve(scratch, false);
+  tile.template prepare<E>(part, part.y0, part.y1);
+  int next = max(0, tile.top(part.y0));
+  for (int y = part.y0; y < part.y1; y++) {
+    for (; next < min(c.H, tile.top(y) + c.window); next++) tile.template enter<E>(part, next);
+    tile.look(y);
+    tile.template forward<E>(part, y);
+  }
+}
+
+// `partial` receives this task's share of dbias and dweight: 2 x queries * heads x window^2, of
+// which it fills the channels of its heads.
+template <class E, class S, int K, int STRIDE>
+void qna_channels_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* partial) {
+  const QnaPart part(c, plan, task);
+  QnaChannels<S, K, STRIDE> tile(c, part.heads);
+  tile.carve(scratch, true);
+  const int first = max(0, part.y0 - tile.reach);  // rows before share the inputs
+  tile.template prepare<E>(part, first, part.y1);
+  tile.prepare_backward(partial);
+  int next = max(0, tile.top(first)), done = part.r0;
+  const auto enter_to = [&](int end) {
+    for (; next < end; next++) tile.template enter<E>(part, next);
+  };
+  const auto leave_to = [&](int end) {
+    for (; done < end; done++) {
+      enter_to(done + 1);
+      tile.look_back(done);
+      tile.template backward_inputs<E>(part, done);
+    }
+  };
+  for (int y = first; y < part.y1; y++) {
+    enter_to(min(c.H, tile.top(y) + c.window));
+    tile.look(y);
+    tile.template backward_outputs<E>(part, y, y >= part.y0);
+    if (y >= part.y0 && (y - part.y0) % tile.FLUSH == tile.FLUSH - 1) tile.flush();
+    leave_to(min(part.r1, tile.top(y + 1)));
+  }
+  leave_to(part.r1);
+  tile.finish(part);
+}
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade
