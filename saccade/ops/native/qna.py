@@ -66,11 +66,11 @@ def _forward(
     padding: int,
     fold: bool,
 ) -> Tensor:
-    return run_forward(s, v, rpe, ws, stride, padding, fold)
+    return _run_forward(s, v, rpe, ws, stride, padding, fold)
 
 
-def run_forward(s, v, rpe, ws, stride, padding, fold, out=None) -> Tensor:
-    out = _output(s, v, rpe, ws, stride, padding, fold) if out is None else out
+def _run_forward(s, v, rpe, ws, stride, padding, fold) -> Tensor:
+    out = _output(s, v, rpe, ws, stride, padding, fold)
     call, _kept = _call(s, v, rpe, ws, stride, padding, fold)
     call.out = _map(out)
     run("saccade_qna_forward", call)
@@ -94,11 +94,11 @@ def _backward(
     fold: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     gradients = _like(s, v, rpe, ws)
-    run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients)
+    _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients)
     return gradients
 
 
-def run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients) -> None:
+def _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients) -> None:
     ds, dv, drpe, dws = gradients
     call, (_s, _v, bias, weight) = _call(s, v, rpe, ws, stride, padding, fold)
     grad = _merged(grad)
@@ -129,7 +129,7 @@ def parted(vs: Tensor, rpe: Tensor) -> tuple[Tensor, Tensor]:
 def _forward_joined(
     vs: Tensor, rpe: Tensor, ws: Tensor | None, stride: int, padding: int, fold: bool
 ) -> Tensor:
-    return run_forward(*parted(vs, rpe), rpe, ws, stride, padding, fold)
+    return _run_forward(*parted(vs, rpe), rpe, ws, stride, padding, fold)
 
 
 @_forward_joined.register_fake
@@ -149,7 +149,7 @@ def _backward_joined(
 ) -> tuple[Tensor, Tensor, Tensor]:
     dvs, drpe, dws = gradients = _like_joined(vs, rpe, ws)
     maps = parted(vs, rpe)
-    run_backward(grad, *maps, rpe, ws, stride, padding, fold, (*parted(dvs, rpe), drpe, dws))
+    _run_backward(grad, *maps, rpe, ws, stride, padding, fold, (*parted(dvs, rpe), drpe, dws))
     return gradients
 
 
@@ -238,6 +238,45 @@ def _call(s, v, rpe, ws, stride, padding, fold):
         _map(kept[0]), _map(kept[1]), pointer(kept[2]), pointer(kept[3]),
     )  # fmt: skip
     return call, kept
+
+
+def _whole(t: Tensor | None, first: int = 0) -> Map:
+    """A map that lies B H W C, from channel `first` on."""
+    if t is None:
+        return Map()
+    _, H, W, C = t.shape
+    return Map(t.data_ptr() + first * t.element_size(), H * W * C, 1, W * C, C)
+
+
+class InTurns:
+    """A kernel over a few images at a time: between two turns nothing but pointers move.
+
+    All maps are whole and lie B H W C. `sums` are those over images. What is named by `moving`
+    holds all images, the rest those of one turn.
+    """
+
+    def __init__(
+        self, name, vs, rpe, ws, stride, padding, moving, *, z=None, dz=None, dvs=None, sums=()
+    ):
+        k, _, L, h = rpe.shape
+        _, H, W, J = vs.shape
+        V = J - L * h
+        tables = table(rpe, vs.dtype), table(ws, vs.dtype)
+        self.name, self.kept = name, (vs, tables, z, dz, dvs, sums)
+        self.call = Qna(
+            TYPES[vs.dtype], torch.get_num_threads(), 0, h, V // h, L, H, W,
+            *outputs(H, W, k, stride, padding), k, stride, padding, True,
+            _whole(vs, V), _whole(vs), *map(pointer, tables),
+            _whole(z), _whole(dz), _whole(dvs, V), _whole(dvs), *map(pointer, sums),
+        )  # fmt: skip
+        fields = [getattr(self.call, field) for field in moving]
+        self.moving = [(field, field.data, field.batch * vs.element_size()) for field in fields]
+
+    def __call__(self, start: int, images: int) -> None:
+        self.call.B = images
+        for field, data, step in self.moving:
+            field.data = data + start * step
+        run(self.name, self.call)
 
 
 def outputs(H, W, window, stride, padding):

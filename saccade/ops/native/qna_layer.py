@@ -7,7 +7,7 @@ come it is never held for more than those few images. Backward the same way: the
 and s exist for a few images only.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
@@ -15,15 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.qna import (
-    outputs,
-    parted,
-    products,
-    run_backward,
-    run_forward,
-    shapes_of,
-    supports,
-)
+from saccade.ops.native.qna import InTurns, outputs, parted, products, shapes_of, supports
 from saccade.ops.second import second
 
 ENOUGH = 2**20  # bytes of values and scores, for each thread, that a turn takes
@@ -55,20 +47,30 @@ def takes(x: Tensor, weight: Tensor, window: int) -> bool:
     )
 
 
-def _turns(x: Tensor, weight: Tensor) -> Iterator[slice]:
-    B, H, W, _ = x.shape
-    bytes_each = 4 * H * W * len(weight)
-    n = max(1, torch.get_num_threads() * ENOUGH // bytes_each)
-    return (slice(i, min(i + n, B)) for i in range(0, B, n))
+def _images(x: Tensor, weight: Tensor) -> int:
+    """How many images a turn takes."""
+    bytes_each = 4 * x.shape[1] * x.shape[2] * len(weight)
+    return min(len(x), max(1, torch.get_num_threads() * ENOUGH // bytes_each))
 
 
-def _times(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """out = x weight^T + bias, for maps."""
-    rows, to = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
+def _rows(t: Tensor, images: int) -> tuple[Tensor, ...]:
+    """A map's pixels, turn by turn."""
+    return t.reshape(-1, t.shape[-1]).split(images * t.shape[1] * t.shape[2])
+
+
+def _reused(t: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
+    """The pixels of a map that every turn uses anew, as many as it has."""
+    rows = t.view(-1, t.shape[-1])
+    most = len(parts[0])
+    return [rows if len(p) == most else rows[: len(p) * len(rows) // most] for p in parts]
+
+
+def _times(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """out = rows weight^T + bias."""
     if bias is None:
-        torch.mm(rows, weight.mT, out=to)
+        torch.mm(rows, weight.mT, out=out)
     else:
-        torch.addmm(bias, rows, weight.mT, out=to)
+        torch.addmm(bias, rows, weight.mT, out=out)
 
 
 @torch.library.custom_op("saccade::attend", mutates_args=(), device_types="cpu")
@@ -85,24 +87,22 @@ def _forward(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """y; and with `keep` values and scores, and z, for the backward."""
-    y, vs, z = _room(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, keep)
-    h = rpe.shape[3]
-    held = None
-    for turn in _turns(x, weight):
-        n = turn.stop - turn.start
-        if keep:
-            vs_here, z_here = vs[turn], z[turn]
-        else:
-            held = held or (
-                x.new_empty(n, *x.shape[1:3], len(weight)),
-                x.new_empty(n, *y.shape[1:3], mix.shape[1]),
-            )
-            vs_here, z_here = held[0][:n], held[1][:n]
-        _times(x[turn], weight, bias, vs_here)
-        out = z_here.unflatten(-1, (h, -1))
-        run_forward(*parted(vs_here, rpe), rpe, ws, stride, padding, True, out)
-        _times(z_here, mix, mix_bias, y[turn])
-    return y, vs, z
+    y, *kept = _room(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, keep)
+    n = _images(x, weight)
+    xs, ys = _rows(x, n), _rows(y, n)
+    if keep:
+        vs, z = kept
+        both, moving = zip(_rows(vs, n), _rows(z, n), strict=True), ("s", "v", "out")
+    else:
+        vs = x.new_empty(n, *x.shape[1:3], len(weight))
+        z = x.new_empty(n, *y.shape[1:3], mix.shape[1])
+        both, moving = zip(_reused(vs, xs), _reused(z, xs), strict=True), ()
+    aggregate = InTurns("saccade_qna_forward", vs, rpe, ws, stride, padding, moving, z=z)
+    for i, (x_i, (vs_i, z_i), y_i) in enumerate(zip(xs, both, ys, strict=True)):
+        _times(x_i, weight, bias, vs_i)
+        aggregate(i * n, min(n, len(x) - i * n))
+        _times(z_i, mix, mix_bias, y_i)
+    return y, *kept
 
 
 @_forward.register_fake
@@ -134,32 +134,33 @@ def _backward(
     padding: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     inputs = x, weight, bias, rpe, ws, mix, mix_bias
+    vs, z = vs.contiguous(), z.contiguous()  # as they were made
     if not vs.numel():
         _, vs, z = _forward(*inputs, stride, padding, True)
     gradients = _like(*inputs)
     dx, *sums = gradients
     dweight, dbias, drpe, dws, dmix, dmix_bias = (t.zero_() for t in sums)
-    part = _like(x, weight, None, rpe, ws, mix, None)[3:5]
-    held = None
-    for turn in _turns(x, weight):
-        n = turn.stop - turn.start
-        held = held or (z.new_empty(n, *z.shape[1:]), vs.new_empty(n, *vs.shape[1:]))
-        dz, dvs = held[0][:n], held[1][:n]
-        g, x_here = (t[turn].reshape(-1, t.shape[-1]) for t in (grad, x))
-        torch.mm(g, mix, out=dz.view(-1, dz.shape[-1]))
-        run_backward(
-            dz.unflatten(-1, (rpe.shape[3], -1)), *parted(vs[turn], rpe), rpe, ws,
-            stride, padding, True, (*parted(dvs, rpe), *part),
-        )  # fmt: skip
-        rows = dvs.view(-1, dvs.shape[-1])
-        torch.mm(rows, weight, out=dx[turn].view(-1, dx.shape[-1]))
-        dweight.addmm_(rows.mT, x_here)
-        dmix.addmm_(g.mT, z[turn].view(-1, z.shape[-1]))
+    part = [None if t is None else x.new_empty(t.shape) for t in (rpe, ws)]
+    n = _images(x, weight)
+    dz, dvs = z.new_empty(n, *z.shape[1:]), vs.new_empty(n, *vs.shape[1:])
+    xs, gs = _rows(x, n), _rows(grad, n)
+    aggregate = InTurns(
+        "saccade_qna_backward", vs, rpe, ws, stride, padding, ("s", "v"), dz=dz, dvs=dvs, sums=part
+    )
+    turns = zip(
+        xs, gs, _rows(z, n), _rows(dx, n), _reused(dz, xs), _reused(dvs, xs), strict=True
+    )  # fmt: skip
+    for i, (x_i, g, z_i, dx_i, dz_i, dvs_i) in enumerate(turns):
+        torch.mm(g, mix, out=dz_i)
+        aggregate(i * n, min(n, len(x) - i * n))
+        torch.mm(dvs_i, weight, out=dx_i)
+        dweight.addmm_(dvs_i.mT, x_i)
+        dmix.addmm_(g.mT, z_i)
         drpe += part[0]
         if ws is not None:
             dws += part[1]
         if bias is not None:
-            dbias += rows.sum(0)
+            dbias += dvs_i.sum(0)
         if mix_bias is not None:
             dmix_bias += g.sum(0)
     return gradients

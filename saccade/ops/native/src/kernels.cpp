@@ -90,6 +90,7 @@ INLINE void usual(const Qna& c, F&& f) {
     if (c.stride == 1 && c.window == 3) return f(Int<3>{}, Int<1>{});
     if (c.stride == 1 && c.window == 7) return f(Int<7>{}, Int<1>{});
     if (c.stride == 1) return f(Int<0>{}, Int<1>{});
+    if (c.stride == 2 && c.window == 3) return f(Int<3>{}, Int<2>{});
   }
   f(Int<0>{}, Int<0>{});
 }
@@ -102,10 +103,11 @@ void qna_forward_task(const Qna& c, int task, void* scratch) {
     const QnaPlan plan = plan_of<S>(c, false);
     usual<E>(c, [&](auto k, auto stride) {
       constexpr int K = decltype(k)::value, STRIDE = decltype(stride)::value;
+      constexpr bool OWN = K > 0 && STRIDE == 1;  // others are not worth a build of their own
       if (by_channels<S>(c, false))
         qna_channels_forward<E, S, K, STRIDE>(c, plan, task, room);
       else
-        qna_forward<E, S, K, K ? STRIDE : 0>(c, plan, task, room);
+        qna_forward<E, S, OWN ? K : 0, OWN ? STRIDE : 0>(c, plan, task, room);
     });
   });
 }
@@ -118,10 +120,11 @@ void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
     const QnaPlan plan = plan_of<S>(c, true);
     usual<E>(c, [&](auto k, auto stride) {
       constexpr int K = decltype(k)::value, STRIDE = decltype(stride)::value;
+      constexpr bool OWN = K > 0 && STRIDE == 1;  // others are not worth a build of their own
       if (by_channels<S>(c, true))
         qna_channels_backward<E, S, K, STRIDE>(c, plan, task, room, sums);
       else
-        qna_backward<E, S, K, K ? STRIDE : 0>(c, plan, task, room, sums);
+        qna_backward<E, S, OWN ? K : 0, OWN ? STRIDE : 0>(c, plan, task, room, sums);
     });
   });
 }

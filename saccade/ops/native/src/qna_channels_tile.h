@@ -154,14 +154,14 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     }
   }
 
-  // f(column, how many before it) for every `step`-th column of a window.
+  // f(b) for the columns of a window; three of them cost more to steer than to run.
   template <class F>
-  INLINE void columns(int from, int step, F&& f) const {
-    if constexpr (K_ == 3 && STRIDE_ == 1) {
-      f(0, 0), f(1, 1), f(2, 2);
+  INLINE void columns(F&& f) const {
+    if constexpr (K_ == 3) {
+      f(0), f(1), f(2);
     } else {
 #pragma GCC unroll 1
-      for (int b = from, j = 0; b < K; b += step, j++) f(b, j);
+      for (int b = 0; b < K; b++) f(b);
     }
   }
   // sum[i] = the windows' sums for outputs x + i, of cells.
@@ -170,9 +170,9 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     for (int a = 0; a < K; a++, w += K) {
       if (at[a] < 0) continue;
       const S* p = from + (at[a] * cells + ptrdiff_t(x) * stride) * N;
-      columns(0, 1, [&](int b, int j) INLINED {
+      columns([&](int b) INLINED {
         const V<S> wb = splat(w[b]);
-        for (int i = 0; i < PX; i++) sum[i] += wb * load(p + (j + i * stride) * N);
+        for (int i = 0; i < PX; i++) sum[i] += wb * load(p + (b + i * stride) * N);
       });
     }
   }
@@ -182,10 +182,16 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     for (int a = 0; a < K; a++, w += K) {
       if (at[a] < 0) continue;
       const S* p = from + (at[a] * cells_out + x) * N;
-      columns(f, stride, [&](int b, int j) INLINED {
+      const auto column = [&](int b, int j) INLINED {
         const V<S> wb = splat(w[b]);
         for (int i = 0; i < PX; i++) sum[i] += wb * load(p + (i - j) * N);
-      });
+      };
+      if constexpr (STRIDE_ == 1) {
+        columns([&](int b) INLINED { column(b, b); });
+      } else {
+#pragma GCC unroll 1
+        for (int b = f, j = 0; b < K; b += stride, j++) column(b, j);
+      }
     }
   }
   // The same of planar rows: f(x, sum) for 4 vectors at a time, of columns [0, n). Column b of a
@@ -199,7 +205,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
       for (int a = 0; a < K; a++, weights += K) {
         if (at[a] < 0) continue;
         const S* p = from + at[a] * pitch + x;
-        columns(0, 1, [&](int b, int) INLINED {
+        columns([&](int b) INLINED {
           const V<S> wb = splat(weights[b]);
           for (int i = 0; i < 4; i++) sum[i] += wb * load(p + way * b + i * N);
         });
