@@ -31,10 +31,11 @@ DETECT = Recipe(
 DETECT_DETR = change(
     DETECT,
     about="""The same with a small DETR, which learns more slowly: boxes as a set, no anchors.
-    pip install 'saccade[detection]'; saccade train detect_detr --data FOLDER""",
+    pip install 'saccade[detection]'; saccade train detect_detr --data FOLDER. At a higher rate the
+    decoder may settle on the same boxes for every picture.""",
     model=Model(name="qna_nano", drop_path=0.0),
     task=Detr(queries=25, dim=128, encoder=3, decoder=3, heads=8, hidden=512, dropout=0.0),
-    optim=Optim(name="adamw", lr=5e-4, lr_batch=16, weight_decay=1e-4, clip=0.1),
+    optim=Optim(name="adamw", lr=2e-4, lr_batch=16, weight_decay=1e-4, clip=0.1),
     schedule=Schedule(epochs=200, warmup=5, end=0.01),
     loop=Loop(batch=16, ema=0.99, evaluate_every=10),
 )
