@@ -1,9 +1,11 @@
 """A 3 x 3 convolution that learns faster on a CPU; to everyone else it is an nn.Conv2d."""
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from saccade.ops.conv import conv3x3
+
+fx.wrap("conv3x3")  # it branches on sizes: one node to torch.fx
 
 
 class Conv3x3(nn.Conv2d):

@@ -23,3 +23,10 @@ def test_same_as_conv2d():
 
 def test_without_bias():
     assert Conv3x3(3, 4, bias=False).bias is None
+
+
+def test_one_node_to_fx(untyped):
+    net = nn.Sequential(Conv3x3(3, 4), nn.ReLU())
+    traced = torch.fx.symbolic_trace(net)
+    x = torch.randn(1, 3, 5, 6)
+    assert torch.equal(traced(x), net(x))
