@@ -284,6 +284,20 @@ def outputs(H, W, window, stride, padding):
     return (H + 2 * padding - window) // stride + 1, (W + 2 * padding - window) // stride + 1
 
 
+def fitting(here, H, W, k, stride, padding):
+    """The same, after a look whether the kernel takes such windows."""
+    if k > WIDEST:
+        raise ValueError(f"{here}: windows go up to {WIDEST}, got {k=}")
+    if stride < 1 or not 0 <= padding < k:
+        raise ValueError(
+            f"{here}: needs stride >= 1 and 0 <= padding < k, got {stride=} {padding=}"
+        )
+    Ho, Wo = outputs(H, W, k, stride, padding)
+    if min(Ho, Wo) < 1:
+        raise ValueError(f"{here}: no window fits, got {H=} {W=} {k=} {padding=}; try padding=k//2")
+    return Ho, Wo
+
+
 def _output(s, v, rpe, ws, stride, padding, fold) -> Tensor:
     """Room for the output, after a look at the inputs."""
     here = "aggregate"
@@ -296,16 +310,8 @@ def _output(s, v, rpe, ws, stride, padding, fold) -> Tensor:
         raise ValueError(f"{here}: rpe and ws must be (k, k, L, h), got {rpe.shape=} {s.shape=}")
     if ws is not None and not fold:
         raise ValueError(f"{here}: ws weighs a sum over queries; drop it or set fold=True")
-    if k > WIDEST:
-        raise ValueError(f"{here}: windows go up to {WIDEST}, got {k=}")
-    if stride < 1 or not 0 <= padding < k:
-        raise ValueError(
-            f"{here}: needs stride >= 1 and 0 <= padding < k, got {stride=} {padding=}"
-        )
     B, H, W, L, h = s.shape
-    Ho, Wo = outputs(H, W, k, stride, padding)
-    if min(Ho, Wo) < 1:
-        raise ValueError(f"{here}: no window fits, got {H=} {W=} {k=} {padding=}; try padding=k//2")
+    Ho, Wo = fitting(here, H, W, k, stride, padding)
     return v.new_empty(B, Ho, Wo, *(() if fold else (L,)), h, v.shape[-1])
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.qna import InTurns, outputs, parted, products, shapes_of, supports
+from saccade.ops.native.qna import InTurns, fitting, outputs, parted, products, shapes_of, supports
 from saccade.ops.second import second
 
 ENOUGH = 2**20  # bytes of values and scores, for each thread, that a turn takes
@@ -110,9 +110,9 @@ def _room(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, keep):
     k, _, L, h = rpe.shape
     B, H, W, C = x.shape
     J, V = len(weight), mix.shape[1]
-    if weight.shape[1] != C or J - L * h != V or V % h:
+    if weight.shape[1] != C or J - L * h != V or V < 1 or V % h:
         raise ValueError(f"attend: got {x.shape=} {weight.shape=} {rpe.shape=} {mix.shape=}")
-    Ho, Wo = outputs(H, W, k, stride, padding)
+    Ho, Wo = fitting("attend", H, W, k, stride, padding)
     y = x.new_empty(B, Ho, Wo, len(mix))
     kept = ((B, H, W, J), (B, Ho, Wo, V)) if keep else ((0,), (0,))
     return y, *(x.new_empty(shape) for shape in kept)

@@ -224,6 +224,21 @@ def test_nan_reaches_only_its_window_of_sums():
             assert torch.equal(got[~near], want[~near])
 
 
+@pytest.mark.parametrize("d", WIDTHS)
+def test_nan_that_no_window_sees_reaches_nothing(d):
+    """Rows and columns that are left over behind the last window."""
+    tensors, g = example(H=10, W=12, d=d, stride=2, padding=0)
+    spoilt = [t.clone() for t in tensors]
+    for t in spoilt[:2]:
+        t[:, 9], t[:, :, 11] = torch.nan, torch.nan
+    clean, spoilt = (
+        gradients(lambda *t: aggregate(*t, 2, 0), given, g) for given in (tensors, spoilt)
+    )
+    assert torch.equal(clean[0], spoilt[0])
+    for want, got in zip(clean[1], spoilt[1], strict=True):
+        assert torch.equal(got, want)
+
+
 def test_a_masked_score_spoils_no_sum():
     (s, v, rpe, ws), g = example(H=12, W=19, L=1, k=7, padding=3)
     s[0, 5, 7] = -torch.inf

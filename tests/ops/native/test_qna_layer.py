@@ -108,3 +108,7 @@ def test_refuses_what_does_not_fit():
     x, weight, *rest = example()
     with pytest.raises(ValueError, match="attend: got"):
         torch.ops.saccade.attend(x[..., :-1], weight, *rest, 1, 1, False)
+    x, *rest = example()
+    for small, padding, message in ((x[:, :2], 0, "no window fits"), (x, 3, "padding < k")):
+        with pytest.raises(ValueError, match=message):
+            attend(small, *rest, 1, padding)

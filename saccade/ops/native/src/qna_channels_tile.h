@@ -21,6 +21,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   const Qna& call;
   int d, L, H, W, Ho, Wo, padding, heads, nv, ring, ring_out, reach;
   int last;                // columns of windows: the last one's, plus one
+  int seen_rows, seen_columns;  // what lies beyond is in no window, and counts as zero
   int cells, cells_out;    // of a row of inputs; of outputs, from K before the first
   int pitch;               // of a planar row
   ptrdiff_t at[16];        // where in a ring the rows of a window are, or below 0: outside
@@ -44,7 +45,10 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     last = (Wo - 1) * stride + 1;
     cells = max((Wo - 1 + PX) * stride + K, padding + W + PX * stride);
     cells_out = 2 * K + max(Wo, (W - 1 + padding) / stride + 1) + 2 * PX;
-    pitch = pitch_for(round_up(max(last, W), 4 * N) + padding + 2 * K + N);
+    pitch = pitch_for(max(round_up(max(last, W), 4 * N) + padding + 2 * K + N,
+                          max(last, padding + W) + PX * stride));
+    seen_rows = min(H, (Ho - 1) * stride + K - padding);
+    seen_columns = min(W, last - 1 + K - padding);
   }
 
   // Returns what is needed all the time; `late`, which seldom is, comes behind, up to `all`.
@@ -122,9 +126,9 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
         S* to = powers_of(l, h) + ptrdiff_t(slot) * pitch + padding;
         const S m = tables.highest[c];
         // A channel without exact powers has none: all its windows are seen to on their own.
-        const int exact = tables.wild(c) ? 0 : W;
+        const int exact = y >= seen_rows || tables.wild(c) ? 0 : seen_columns;
         for (int x = 0; x < W; x += N) {
-          const V<S> power = exp_over(maximum<S>(splat(S(-1 << 20)), load(s + x)), m);
+          const V<S> power = exp_over(maximum<S>(splat(S(-(1 << 20))), load(s + x)), m);
           store(to + x, x + N <= exact ? power : keep<S>(lanes<S>(0, exact - x), power));
         }
       }
@@ -134,7 +138,10 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
         for (int l = 0; l < L; l++) {
           const S* power = powers_of(l, h) + ptrdiff_t(slot) * pitch + padding;
           S* to = cells_of(l, h, c) + ptrdiff_t(slot) * row() + ptrdiff_t(padding) * N;
-          for (int x = 0; x < W; x++) store(to + x * N, splat(power[x]) * widen(v + x * step));
+          for (int x = 0; x < seen_columns; x++) {
+            const V<S> cell = splat(power[x]) * widen(v + x * step);
+            store(to + x * N, y < seen_rows ? cell : V<S>{});
+          }
         }
       }
     }
