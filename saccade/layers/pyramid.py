@@ -33,10 +33,8 @@ def _spatial(
 ) -> nn.Module:
     """A 3 x 3 convolution, or what takes its place; from `inward` channels, if these differ."""
     inward = dim if inward is None else inward
-    if kind == "conv" and stride == 1:
-        return Conv3x3(inward, dim, bias)
     if kind == "conv":
-        return nn.Conv2d(inward, dim, 3, stride, padding=1, bias=bias)
+        return Conv3x3(inward, dim, stride, bias)
     return StandAloneAttention(inward, dim, stride=stride)
 
 

@@ -114,9 +114,7 @@ class SASA(Backbone):
         def mix(i: int, stride: int) -> nn.Module:
             width = widths[i]
             if str(i + 1) not in attend:
-                if stride == 1:
-                    return Conv3x3(width, width, bias=False)
-                return nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+                return Conv3x3(width, width, stride, bias=False)
             return StandAloneAttention(
                 width, heads=heads, window=window, stride=stride, border=border,
                 content=content, position=position, shared=shared, scale=scale,

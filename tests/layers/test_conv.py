@@ -30,3 +30,10 @@ def test_one_node_to_fx(untyped):
     traced = torch.fx.symbolic_trace(net)
     x = torch.randn(1, 3, 5, 6)
     assert torch.equal(traced(x), net(x))
+
+
+def test_strided():
+    ours, plain = Conv3x3(4, 5, stride=2), nn.Conv2d(4, 5, 3, 2, padding=1)
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 4, 7, 8)
+    assert torch.equal(ours(x), plain(x))

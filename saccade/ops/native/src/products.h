@@ -6,8 +6,6 @@
 //
 //     dot   sum[i][b] += q[i][c] * k[c][x + b]      over channels c: pixels against their window
 //     mix   sum[i][c] += p[i][b] * v[c][x + b]      over offsets b:  the window, weighted
-//
-// Either factor may be one value per pixel or the same for all.
 #pragma once
 #include "vec.h"
 
@@ -45,14 +43,14 @@ INLINE void dot(const S* q, ptrdiff_t q_row, ptrdiff_t q_channel, const S* k, pt
   }
 }
 
-template <class X, int LO, int HI, class P = Pixels, int NC, class S>
+template <class X, int LO, int HI, int NC, class S>
 INLINE void mix(const S* p, ptrdiff_t p_row, ptrdiff_t p_offset, const S* v, ptrdiff_t v_channel,
                 ptrdiff_t v_offset, int offsets, V<S> (&sum)[R][NC]) {
   p += LO * p_row;
 #pragma GCC unroll 1
   for (int b = 0; b < offsets; b++, p += p_offset, v += v_offset) {
     V<S> ps[HI - LO + 1];
-    for (int i = LO; i <= HI; i++) ps[i - LO] = P::at(p + (i - LO) * p_row);
+    for (int i = LO; i <= HI; i++) ps[i - LO] = load(p + (i - LO) * p_row);
     for (int c = 0; c < NC; c++) {
       const V<S> vc = X::at(v + c * v_channel);
       for (int i = LO; i <= HI; i++) sum[i][c] += ps[i - LO] * vc;

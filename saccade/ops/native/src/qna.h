@@ -31,7 +31,7 @@ QnaPlan qna_plan(const Qna& c, bool backward) {
     return plan.scratch * sizeof(S) <= BUDGET;
   };
   // First fewer heads at a time, as long as they fill cache lines; then narrower strips.
-  const int least = max(1, 64 / int(sizeof(S)) / c.d);
+  const int least = fewest_heads<S>(c);
   plan.group = c.heads, plan.strips = 1, plan.strip = round_up(c.Wo, N);
   while (!fits() && plan.group > least) plan.group = (plan.group + 1) / 2;
   while (!fits() && plan.strip > 2 * N) {

@@ -19,12 +19,12 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-constexpr int MOST_QUERIES = 2;    // more of them are cheaper by a softmax
+constexpr int MOST_QUERIES = 2;  // more of them are cheaper by a softmax
 
 template <class S>
 QnaPlan qna_channels_plan(const Qna& c, bool backward) {
   QnaPlan plan;
-  const int least = max(1, 64 / int(sizeof(S)) / c.d);  // heads that fill a cache line
+  const int least = fewest_heads<S>(c);
   const auto size = [&] {
     return QnaChannels<S>(c, plan.group).carve(nullptr, backward, &plan.scratch) * sizeof(S);
   };
@@ -46,8 +46,8 @@ bool by_channels(const Qna& c, bool backward) {
   if (c.d % LANES<S> || c.queries > MOST_QUERIES || c.stride > c.window) return false;
   if (c.v.channel != 1 || (backward ? c.gout : c.out).channel != 1) return false;
   if (backward && c.dv.channel != 1) return false;
-  const int least = max(1, 64 / int(sizeof(S)) / c.d);
-  return QnaChannels<S>(c, min(least, c.heads)).carve(nullptr, backward) * sizeof(S) <= 2 * BUDGET;
+  const int least = min(fewest_heads<S>(c), c.heads);
+  return QnaChannels<S>(c, least).carve(nullptr, backward) * sizeof(S) <= 2 * BUDGET;
 }
 
 template <class E, class S, int K, int STRIDE>

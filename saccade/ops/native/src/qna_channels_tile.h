@@ -54,7 +54,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   // Returns what is needed all the time; `late`, which seldom is, comes behind, up to `all`.
   size_t carve(S* base, bool backward, size_t* all = nullptr) {
     Carver<S> from{base, 0, 0};
-    const size_t channels = size_t(L) * heads, wide = max(W, last) + 2 * PX * stride + N;
+    const size_t channels = size_t(L) * heads;
     tables.carve(from, channels, KK);
     scores = from.take(channels * pitch);
     e = from.take(channels * ring * pitch);
@@ -63,7 +63,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     if (backward) {
       shares = from.take(channels * nv * ring_out * row_out());
       u = from.take(channels * ring_out * pitch);
-      dots = from.take(size_t(L) * wide * N);
+      dots = from.take(L * dots_row());
       turned = from.take(size_t(L) * pitch);
       dscores = from.take(channels * pitch);
       t = from.take(channels * KK * N);
@@ -111,6 +111,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     alone.partial = partial;
     zero(partial, size_t(2) * L * call.heads * KK);
   }
+
   // Row y of the inputs enters the rings.
   template <class E>
   void enter(const QnaPart& part, int y) {

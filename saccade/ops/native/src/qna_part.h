@@ -18,6 +18,12 @@ struct QnaPlan {
   int tasks;
 };
 
+// Heads whose channels fill a cache line: with fewer at a time, parts of lines are read in vain.
+template <class S>
+int fewest_heads(const Qna& c) {
+  return max(1, 64 / int(sizeof(S)) / c.d);
+}
+
 // A part of the outputs, and of the inputs whose gradient goes with it: those that begin where the
 // first window of this part begins, and end where the first window of the next part begins.
 struct QnaPart {
