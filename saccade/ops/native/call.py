@@ -60,7 +60,17 @@ class Summary(ctypes.Structure):
     )
 
 
-CALLS = {"sasa": Sasa, "qna": Qna, "summary": Summary}
+class Linear(ctypes.Structure):
+    _fields_ = (
+        *_ints("threads batches rows inputs outputs"),
+        *_pointers("x w"),
+        ("w_batch", ctypes.c_int64), ("w_output", ctypes.c_int64), ("w_input", ctypes.c_int64),
+        *_pointers("b"), ("b_batch", ctypes.c_int64),
+        *_pointers("y dw db"),
+    )  # fmt: skip
+
+
+CALLS = {"sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear}
 
 
 def run(name: str, call: ctypes.Structure) -> None:

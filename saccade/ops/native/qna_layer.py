@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from saccade.ops.native.linear import add_gradients, times
 from saccade.ops.native.qna import InTurns, fitting, outputs, parted, products, shapes_of, supports
 from saccade.ops.second import second
 
@@ -65,14 +66,6 @@ def _reused(t: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
     return [rows if len(p) == most else rows[: len(p) * len(rows) // most] for p in parts]
 
 
-def _times(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """out = rows weight^T + bias."""
-    if bias is None:
-        torch.mm(rows, weight.mT, out=out)
-    else:
-        torch.addmm(bias, rows, weight.mT, out=out)
-
-
 @torch.library.custom_op("saccade::attend", mutates_args=(), device_types="cpu")
 def _forward(
     x: Tensor,
@@ -99,9 +92,9 @@ def _forward(
         both, moving = zip(_reused(vs, xs), _reused(z, xs), strict=True), ()
     aggregate = InTurns("saccade_qna_forward", vs, rpe, ws, stride, padding, moving, z=z)
     for i, (x_i, (vs_i, z_i), y_i) in enumerate(zip(xs, both, ys, strict=True)):
-        _times(x_i, weight, bias, vs_i)
+        times(x_i, weight, bias, vs_i)
         aggregate(i * n, min(n, len(x) - i * n))
-        _times(z_i, mix, mix_bias, y_i)
+        times(z_i, mix, mix_bias, y_i)
     return y, *kept
 
 
@@ -151,18 +144,14 @@ def _backward(
         xs, gs, _rows(z, n), _rows(dx, n), _reused(dz, xs), _reused(dvs, xs), strict=True
     )  # fmt: skip
     for i, (x_i, g, z_i, dx_i, dz_i, dvs_i) in enumerate(turns):
-        torch.mm(g, mix, out=dz_i)
+        times(g, mix.mT, None, dz_i)
         aggregate(i * n, min(n, len(x) - i * n))
-        torch.mm(dvs_i, weight, out=dx_i)
-        dweight.addmm_(dvs_i.mT, x_i)
-        dmix.addmm_(g.mT, z_i)
+        times(dvs_i, weight.mT, None, dx_i)
+        add_gradients(dvs_i, x_i, dweight, None if bias is None else dbias)
+        add_gradients(g, z_i, dmix, None if mix_bias is None else dmix_bias)
         drpe += part[0]
         if ws is not None:
             dws += part[1]
-        if bias is not None:
-            dbias += dvs_i.sum(0)
-        if mix_bias is not None:
-            dmix_bias += g.sum(0)
     return gradients
 
 
@@ -181,6 +170,7 @@ def _keep(ctx, inputs, output):
     *tensors, ctx.stride, ctx.padding, _ = inputs
     _, vs, z = output
     ctx.mark_non_differentiable(vs, z)
+    ctx.set_materialize_grads(False)  # nobody asks for those of vs and z: no maps of zeros for them
     ctx.save_for_backward(*tensors, vs, z)
 
 

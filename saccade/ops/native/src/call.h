@@ -51,4 +51,16 @@ struct Summary {
   float *dx, *dask;
 };
 
+// Pixels times a matrix, one for all images or one each. In fp32, and dense but for the matrices.
+struct Linear {
+  int32_t threads, batches, rows, inputs, outputs;
+  const float* x;  // batches rows inputs
+  const float* w;  // strides in elements; that of batches is 0 if all share one
+  int64_t w_batch, w_output, w_input;
+  const float* b;  // or null
+  int64_t b_batch;
+  float* y;         // batches rows outputs; backward, their gradient
+  float *dw, *db;   // batches outputs inputs; batches outputs, or null. Added to what is there
+};
+
 }  // namespace saccade

@@ -7,6 +7,9 @@
 #include <memory>
 #include <thread>
 #include <vector>
+#ifdef SACCADE_X86
+#include <cpuid.h>
+#endif
 
 #include "kernels.h"
 
@@ -23,6 +26,17 @@ const Kernels* best() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
 #endif
   return &generic::table;
+}
+
+// Whether arithmetic is 256 bits wide even where vectors have 512: Zen 3 and Zen 4, family 0x19.
+bool half_wide() {
+#ifdef SACCADE_X86
+  unsigned a, b, c, d;
+  if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx) return false;
+  return __get_cpuid(1, &a, &b, &c, &d) && ((a >> 8) & 15) + ((a >> 20) & 255) == 0x19;
+#else
+  return false;
+#endif
 }
 
 std::atomic<const Kernels*> chosen{nullptr};
@@ -116,6 +130,17 @@ EXPORT const char* saccade_fingerprint() {
 
 EXPORT const char* saccade_instruction_set() { return kernels().name; }
 
+// Whether `linear` is faster than the library of products that torch brings: where that has no wider
+// arithmetic to turn to.
+EXPORT int saccade_linear_pays() {
+#ifdef SACCADE_X86
+  const Kernels& k = kernels();
+  return &k == &avx2::table || (&k == &avx512::table && half_wide());
+#else
+  return 0;
+#endif
+}
+
 // Forces an instruction set ("" for the best one). 0 if the machine has it.
 EXPORT int saccade_use(const char* name) {
   const Kernels* known[] = {
@@ -160,4 +185,22 @@ EXPORT int saccade_summary_forward(const Summary* call) {
 EXPORT int saccade_summary_backward(const Summary* call) {
   const Kernels& k = kernels();
   return reduced(*call, k.summary_work(*call), k.summary_backward, k.summary_sum);
+}
+EXPORT int saccade_linear_forward(const Linear* call) {
+  const Kernels& k = kernels();
+  const Work work = k.linear_work(*call, false);
+  const int matrices = call->w_batch ? call->batches : 1;
+  std::unique_ptr<char, decltype(&free)> packed(
+      static_cast<char*>(malloc(work.partial * matrices + 1)), &free);
+  if (!packed) return 1;
+  const int failed = each_task({matrices, 64, 0}, call->threads, [&](int i, void*) {
+    k.linear_pack(*call, i, packed.get() + work.partial * i);
+  });
+  return failed || each_task(work, call->threads, [&](int task, void*) {
+    k.linear_forward(*call, task, packed.get());
+  });
+}
+EXPORT int saccade_linear_backward(const Linear* call) {
+  const Kernels& k = kernels();
+  return forward(*call, k.linear_work(*call, true), k.linear_backward);
 }

@@ -1,6 +1,7 @@
 // All kernels for the instruction set named by SACCADE_ISA; built once for each.
 #include "kernels.h"
 
+#include "linear.h"
 #include "linglo.h"
 #include "qna.h"
 #include "qna_channels.h"
@@ -159,6 +160,22 @@ void summary_sum_all(const Summary& c, const void* partials) {
   summary_sum(c, static_cast<const float*>(partials));
 }
 
+Work linear_work(const Linear& c, bool backward) {
+  const LinearPlan plan(c);
+  constexpr size_t panel = plan.ROWS * 3 * LANES<float>;
+  if (backward) return {c.batches * plan.splits, panel * sizeof(float), 0};
+  return {c.batches * plan.blocks, 64, packed_size(c) * sizeof(float)};
+}
+void linear_pack_one(const Linear& c, int batch, void* packed) {
+  linear_pack(c, batch, static_cast<float*>(packed));
+}
+void linear_forward_task(const Linear& c, int task, const void* packed) {
+  linear_forward(c, task, static_cast<const float*>(packed));
+}
+void linear_backward_task(const Linear& c, int task, void* scratch) {
+  linear_backward(c, task, static_cast<float*>(scratch));
+}
+
 }  // namespace
 
 extern const Kernels table = {
@@ -168,6 +185,7 @@ extern const Kernels table = {
     sasa_work, sasa_forward_task, sasa_backward_task, sasa_reduce,
     qna_work,  qna_forward_task,  qna_backward_task,  qna_reduce,
     summary_work, summary_forward_task, summary_join_all, summary_backward_task, summary_sum_all,
+    linear_work, linear_pack_one, linear_forward_task, linear_backward_task,
 };
 
 }  // namespace SACCADE_ISA

@@ -28,6 +28,10 @@ struct Kernels {
   void (*summary_join)(const Summary&, const void* partials);
   void (*summary_backward)(const Summary&, int task, void* scratch, void* partial);
   void (*summary_sum)(const Summary&, const void* partials);
+  Work (*linear_work)(const Linear&, bool backward);  // `partial`: of one matrix, packed
+  void (*linear_pack)(const Linear&, int batch, void* packed);
+  void (*linear_forward)(const Linear&, int task, const void* packed);
+  void (*linear_backward)(const Linear&, int task, void* scratch);
 };
 
 #define SACCADE_DECLARE(isa) \

@@ -190,9 +190,9 @@ INLINE void span(int lo, int hi, F&& f) {
   }
 }
 
-INLINE int min(int a, int b) { return a < b ? a : b; }
-INLINE int max(int a, int b) { return a > b ? a : b; }
-INLINE int round_up(int a, int b) { return (a + b - 1) / b * b; }
+constexpr INLINE int min(int a, int b) { return a < b ? a : b; }
+constexpr INLINE int max(int a, int b) { return a > b ? a : b; }
+constexpr INLINE int round_up(int a, int b) { return (a + b - 1) / b * b; }
 
 }  // namespace SACCADE_ISA
 }  // namespace saccade

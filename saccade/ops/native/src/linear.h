@@ -1,0 +1,209 @@
+// A map's pixels times a small matrix, and the gradient of that matrix.
+//
+//     y(m, n) = sum over k of x(m, k) w(n, k) + b(n)
+//     dw(n, k) += sum over m of y(m, n) x(m, k)        db(n) += sum over m of y(m, n)
+//
+// There are many more pixels than channels, so the weights are what is laid out anew, in panels of
+// a few vectors of outputs, and pixels are read where they lie. Libraries of products lay out both,
+// and clear y beforehand: on maps that do not fit the cache that costs them a quarter of their time.
+#pragma once
+#include "call.h"
+#include "rows.h"
+#include "scratch.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+struct LinearPlan {
+  static constexpr int ROWS = 96;    // pixels at once: their channels stay in the second cache
+  static constexpr int DEPTH = 256;  // channels at once: a panel of that depth stays in the first
+  int blocks;         // of pixels, in an image
+  int few;            // pixels at once, backward: the fewer, the less of them leaves the first cache,
+                      // but the more often all sums are fetched
+  int splits, split;  // of the outputs whose parameters' gradient a task computes
+  explicit LinearPlan(const Linear& c) : blocks((c.rows + ROWS - 1) / ROWS) {
+    few = c.inputs * c.outputs < 1 << 14 ? ROWS / 2 : ROWS;
+    const int most = max(1, c.outputs / 24);
+    splits = min(most, (c.threads + c.batches - 1) / max(1, c.batches));
+    split = round_up((c.outputs + splits - 1) / splits, 6);
+    splits = (c.outputs + split - 1) / split;
+  }
+};
+
+// f(first column, Int<vectors>) for each panel of n columns. 24 are better than 16 and a half.
+template <class F>
+INLINE void panels(int n, F&& f) {
+  constexpr int N = LANES<float>;
+  int c = 0;
+  for (; n - c > 3 * N; c += 2 * N) f(c, Int<2>{});
+  pick<3>((n - c + N - 1) / N, [&](auto nv) INLINED { f(c, nv); });
+}
+INLINE size_t padded(int n) { return round_up(n, LANES<float>); }
+// Of one matrix with its bias.
+INLINE size_t packed_size(const Linear& c) { return padded(c.outputs) * (c.inputs + 1); }
+
+// A column of `tiles` tiles of R rows and NV vectors, of which `columns` numbers exist:
+//
+//     to(i, v) = start(v) + over `depth` steps the sum of a(step, i) b(step, v),
+//
+// or without `start` what is there already + that sum. A function of its own, because the sums of
+// several of these inlined into one would not stay in registers.
+template <int R, int NV>
+__attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_step, ptrdiff_t a_row,
+                                      const float* b, int depth, const float* start, float* to,
+                                      ptrdiff_t to_row, int columns, size_t ahead) {
+  constexpr int N = LANES<float>;
+  for (; tiles; tiles--, a += R * a_row, to += R * to_row) {
+    if (ahead) fetch(a + ahead, R * a_row * sizeof(float));
+    V<float> sum[R][NV];
+    for (int i = 0; i < R; i++)
+      for (int v = 0; v < NV; v++) sum[i][v] = start ? load(start + v * N) : V<float>{};
+    const float *as = a, *bs = b;
+#pragma GCC unroll 1
+    for (int j = 0; j < depth; j++, as += a_step, bs += NV * N) {
+      V<float> bv[NV];
+      for (int v = 0; v < NV; v++) bv[v] = load(bs + v * N);
+      for (int i = 0; i < R; i++) {
+        const V<float> ai = splat(as[i * a_row]);
+        for (int v = 0; v < NV; v++) sum[i][v] += ai * bv[v];
+      }
+    }
+    if (columns >= NV * N) {
+      for (int i = 0; i < R; i++)
+        for (int v = 0; v < NV; v++) {
+          float* at = to + i * to_row + v * N;
+          store(at, start ? sum[i][v] : load(at) + sum[i][v]);
+        }
+    } else {
+      float all[R][NV * N];
+      for (int i = 0; i < R; i++)
+        for (int v = 0; v < NV; v++) store(all[i] + v * N, sum[i][v]);
+      for (int i = 0; i < R; i++)
+        for (int j = 0; j < columns; j++)
+          to[i * to_row + j] = start ? all[i][j] : to[i * to_row + j] + all[i][j];
+    }
+  }
+}
+// The same for n rows.
+template <int NV>
+INLINE void rows_of(int n, const float* a, ptrdiff_t a_step, ptrdiff_t a_row, const float* b,
+                    int depth, const float* start, float* to, ptrdiff_t to_row, int columns,
+                    size_t ahead = 0) {
+  constexpr int R = NV == 3 ? 4 : 6;  // as many as 16 registers allow
+  column<R, NV>(n / R, a, a_step, a_row, b, depth, start, to, to_row, columns, ahead);
+  const int done = n / R * R;
+  if (done < n)
+    pick<R - 1>(n - done, [&](auto r) INLINED {
+      column<decltype(r)::value, NV>(1, a + done * a_row, a_step, a_row, b, depth, start,
+                                     to + done * to_row, to_row, columns, ahead);
+    });
+}
+
+// The matrix of image `batch`, panel by panel: the bias first, then input by input.
+inline void linear_pack(const Linear& c, int batch, float* to) {
+  constexpr int N = LANES<float>;
+  const float *w = c.w + batch * c.w_batch, *b = c.b ? c.b + batch * c.b_batch : nullptr;
+  panels(c.outputs, [&](int n0, auto nv) INLINED {
+    constexpr int WIDTH = decltype(nv)::value * N;
+    for (int j = 0; j < WIDTH; j++) to[j] = b && n0 + j < c.outputs ? b[n0 + j] : 0;
+    to += WIDTH;
+    for (int v = 0; v < WIDTH; v += N) {
+      const int n = min(N, c.outputs - n0 - v);
+      const float* from = w + (n0 + v) * c.w_output;
+      int k = 0;
+      for (; n == N && c.w_input == 1 && k + N <= c.inputs; k += N) {
+        V<float> block[N];
+        for (int j = 0; j < N; j++) block[j] = load(from + j * c.w_output + k);
+        transpose<float>(block);
+        for (int j = 0; j < N; j++) store(to + (k + j) * WIDTH + v, block[j]);
+      }
+      for (; k < c.inputs; k++)
+        for (int j = 0; j < N; j++)
+          to[k * WIDTH + v + j] = j < n ? from[j * c.w_output + k * c.w_input] : 0;
+    }
+    to += c.inputs * WIDTH;
+  });
+}
+
+inline void linear_forward(const Linear& c, int task, const float* packed) {
+  constexpr int N = LANES<float>;
+  const LinearPlan plan(c);
+  const int batch = task / plan.blocks, from = task % plan.blocks * plan.ROWS;
+  const int rows = min(plan.ROWS, c.rows - from);
+  const ptrdiff_t first = ptrdiff_t(batch) * c.rows + from;
+  const float* x = c.x + first * c.inputs;
+  float* y = c.y + first * c.outputs;
+  if (c.w_batch) packed += batch * packed_size(c);
+  for (int k0 = 0; k0 < c.inputs; k0 += plan.DEPTH) {
+    const int depth = min(plan.DEPTH, c.inputs - k0);
+    const float* panel = packed;
+    panels(c.outputs, [&](int n0, auto nv) INLINED {
+      constexpr int NV = decltype(nv)::value;
+      rows_of<NV>(rows, x + k0, 1, c.inputs, panel + (k0 + 1) * NV * N, depth, k0 ? nullptr : panel,
+                  y + n0, c.outputs, c.outputs - n0, n0 || k0 ? 0 : size_t(18) * c.inputs);
+      panel += (c.inputs + 1) * NV * N;
+    });
+  }
+}
+
+// to(n) += over rows the sum of g(row, n).
+inline void add_rows(const float* g, ptrdiff_t row, int rows, int columns, float* to) {
+  constexpr int N = LANES<float>;
+  const auto vectors = [&](int n, auto count) INLINED {
+    constexpr int NV = decltype(count)::value;
+    V<float> sum[NV];
+    for (int v = 0; v < NV; v++) sum[v] = V<float>{};
+    for (int m = 0; m < rows; m++)
+      for (int v = 0; v < NV; v++) sum[v] += load(g + m * row + n + v * N);
+    for (int v = 0; v < NV; v++) store(to + n + v * N, load(to + n + v * N) + sum[v]);
+  };
+  int n = 0;
+  for (; n + 4 * N <= columns; n += 4 * N) vectors(n, Int<4>{});  // four need not wait for each other
+  for (; n + N <= columns; n += N) vectors(n, Int<1>{});
+  for (; n < columns; n++) {
+    float sum = 0;
+    for (int m = 0; m < rows; m++) sum += g[m * row + n];
+    to[n] += sum;
+  }
+}
+
+// Every task has outputs of its own and sums pixels in their order: neither their number nor that
+// of threads changes a bit.
+inline void linear_backward(const Linear& c, int task, float* scratch) {
+  constexpr int N = LANES<float>;
+  const LinearPlan plan(c);
+  const int batch = task / plan.splits, first = task % plan.splits * plan.split;
+  const int last = min(c.outputs, first + plan.split);
+  float* dw = c.dw + ptrdiff_t(batch) * c.outputs * c.inputs;
+  float* db = c.db ? c.db + ptrdiff_t(batch) * c.outputs : nullptr;
+  for (int m0 = 0; m0 < c.rows; m0 += plan.few) {
+    const int rows = min(plan.few, c.rows - m0);
+    const ptrdiff_t at = ptrdiff_t(batch) * c.rows + m0;
+    const float *x = c.x + at * c.inputs, *g = c.y + at * c.outputs;
+    panels(c.inputs, [&](int k0, auto nv) INLINED {
+      constexpr int NV = decltype(nv)::value;
+      const int columns = c.inputs - k0;
+      const int next = min(c.rows, m0 + rows + plan.few) - m0 - rows;  // pixels, soon to be read
+      if (next) {
+        const ptrdiff_t a = ptrdiff_t(next) * k0 / c.inputs;
+        const ptrdiff_t b = ptrdiff_t(next) * min(c.inputs, k0 + NV * N) / c.inputs;
+        fetch(x + (rows + a) * c.inputs, (b - a) * c.inputs * sizeof(float));
+        fetch(g + (rows + a) * c.outputs, (b - a) * c.outputs * sizeof(float));
+      }
+      for (int m = 0; m < rows; m++) {
+        const float* from = x + ptrdiff_t(m) * c.inputs + k0;
+        float* to = scratch + m * NV * N;
+        if (columns >= NV * N)
+          for (int v = 0; v < NV; v++) store(to + v * N, load(from + v * N));
+        else
+          for (int j = 0; j < NV * N; j++) to[j] = j < columns ? from[j] : 0;
+      }
+      rows_of<NV>(last - first, g + first, c.outputs, 1, scratch, rows, nullptr,
+                  dw + ptrdiff_t(first) * c.inputs + k0, c.inputs, columns);
+    });
+    if (db) add_rows(g + first, c.outputs, rows, last - first, db + first);
+  }
+}
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade
