@@ -134,8 +134,9 @@ EXPORT const char* saccade_instruction_set() { return kernels().name; }
 // arithmetic to turn to.
 EXPORT int saccade_linear_pays() {
 #ifdef SACCADE_X86
+  static const bool narrow = half_wide();  // asked once: a virtual machine takes its time to answer
   const Kernels& k = kernels();
-  return &k == &avx2::table || (&k == &avx512::table && half_wide());
+  return &k == &avx2::table || (&k == &avx512::table && narrow);
 #else
   return 0;
 #endif

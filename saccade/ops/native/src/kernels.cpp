@@ -74,7 +74,8 @@ Work qna_work(const Qna& c, bool backward) {
     using S = decltype(s);
     const QnaPlan plan = plan_of<S>(c, backward);
     const size_t parameters = size_t(2) * c.window * c.window * c.queries * c.heads;
-    return Work{plan.tasks, plan.scratch * sizeof(S), backward ? parameters * sizeof(S) : 0};
+    const size_t partial = plan.shares * parameters * sizeof(S);
+    return Work{plan.tasks, plan.scratch * sizeof(S), backward ? partial : 0};
   });
 }
 
@@ -133,11 +134,12 @@ void qna_backward_task(const Qna& c, int task, void* scratch, void* partial) {
 void qna_reduce(const Qna& c, const void* partials) {
   typed(c.type, [&](auto, auto s) {
     using S = decltype(s);
-    const int tasks = plan_of<S>(c, true).tasks, size = c.window * c.window * c.queries * c.heads;
+    const QnaPlan plan = plan_of<S>(c, true);
+    const int shares = plan.tasks * plan.shares, size = c.window * c.window * c.queries * c.heads;
     for (int j = 0; j < 2 * size; j++) {
       double sum = 0;
-      for (int task = 0; task < tasks; task++)
-        sum += static_cast<const S*>(partials)[size_t(task) * 2 * size + j];
+      for (int share = 0; share < shares; share++)
+        sum += static_cast<const S*>(partials)[size_t(share) * 2 * size + j];
       S* to = static_cast<S*>(j < size ? c.dbias : c.dweight);
       if (to) to[j % size] = S(sum);
     }

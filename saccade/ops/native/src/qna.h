@@ -44,6 +44,7 @@ QnaPlan qna_plan(const Qna& c, bool backward) {
   plan.band = round_up((c.Ho + plan.bands - 1) / plan.bands, R);
   plan.bands = (c.Ho + plan.band - 1) / plan.band;
   plan.tasks = c.B * plan.groups * plan.bands * plan.strips;
+  plan.shares = 1;
   return plan;
 }
 

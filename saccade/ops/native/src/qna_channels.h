@@ -13,6 +13,10 @@
 // vectors, lanes are channels: values are read and written as they lie in memory, and e^s and den
 // are one number for a whole vector. But the work on values grows with the number of queries (see
 // `by_channels`).
+//
+// Bands of rows share inputs, whose work is done twice, so there are no more of them than threads
+// ask for. No bit depends on how many: m is that of the whole image, and the sums over pixels are
+// those of SHARE rows at a time, wherever a band begins.
 #pragma once
 #include "qna_channels_tile.h"
 
@@ -20,6 +24,7 @@ namespace saccade {
 namespace SACCADE_ISA {
 
 constexpr int MOST_QUERIES = 2;  // more of them are cheaper by a softmax
+constexpr int SHARE = 16;        // output rows
 
 template <class S>
 QnaPlan qna_channels_plan(const Qna& c, bool backward) {
@@ -32,10 +37,12 @@ QnaPlan qna_channels_plan(const Qna& c, bool backward) {
   while (size() > BUDGET && plan.group > least) plan.group = (plan.group + 1) / 2;
   plan.groups = (c.heads + plan.group - 1) / plan.group;
   plan.strips = 1, plan.strip = c.Wo, plan.pitch = 0;
-  const int wanted = 32 / max(1, c.B * plan.groups);
-  plan.bands = max(1, min(wanted, c.Ho / max(6, 4 * ((c.window - 1) / c.stride))));
-  plan.band = (c.Ho + plan.bands - 1) / plan.bands;
+  const int each = c.B * plan.groups, wanted = c.threads > 1 ? 2 * c.threads : 1;
+  const int most = (c.Ho + SHARE - 1) / SHARE;
+  plan.bands = max(1, min(most, (wanted + each - 1) / max(1, each)));
+  plan.band = round_up((c.Ho + plan.bands - 1) / plan.bands, SHARE);
   plan.bands = (c.Ho + plan.band - 1) / plan.band;
+  plan.shares = plan.band / SHARE;
   plan.tasks = c.B * plan.groups * plan.bands;
   return plan;
 }
@@ -55,7 +62,7 @@ void qna_channels_forward(const Qna& c, const QnaPlan& plan, int task, S* scratc
   const QnaPart part(c, plan, task);
   QnaChannels<S, K, STRIDE> tile(c, part.heads);
   tile.carve(scratch, false);
-  tile.template prepare<E>(part, part.y0, part.y1);
+  tile.template prepare<E>(part);
   int next = max(0, tile.top(part.y0));
   for (int y = part.y0; y < part.y1; y++) {
     for (; next < min(c.H, tile.top(y) + c.window); next++) tile.template enter<E>(part, next);
@@ -64,16 +71,18 @@ void qna_channels_forward(const Qna& c, const QnaPlan& plan, int task, S* scratc
   }
 }
 
-// `partial` receives this task's share of dbias and dweight: 2 x queries * heads x window^2, of
-// which it fills the channels of its heads.
+// `partial` receives this task's shares of dbias and dweight: each 2 x queries * heads x window^2,
+// of which it fills the channels of its heads.
 template <class E, class S, int K, int STRIDE>
 void qna_channels_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* partial) {
   const QnaPart part(c, plan, task);
   QnaChannels<S, K, STRIDE> tile(c, part.heads);
   tile.carve(scratch, true);
   const int first = max(0, part.y0 - tile.reach);  // rows before share the inputs
-  tile.template prepare<E>(part, first, part.y1);
-  tile.prepare_backward(partial);
+  tile.template prepare<E>(part);
+  tile.prepare_backward();
+  const size_t share = size_t(2) * c.queries * c.heads * c.window * c.window;
+  zero(partial, plan.shares * share);
   int next = max(0, tile.top(first)), done = part.r0;
   const auto enter_to = [&](int end) {
     for (; next < end; next++) tile.template enter<E>(part, next);
@@ -87,13 +96,14 @@ void qna_channels_backward(const Qna& c, const QnaPlan& plan, int task, S* scrat
   };
   for (int y = first; y < part.y1; y++) {
     enter_to(min(c.H, tile.top(y) + c.window));
+    const bool own = y >= part.y0;
     tile.look(y);
-    tile.template backward_outputs<E>(part, y, y >= part.y0);
-    if (y >= part.y0 && (y - part.y0) % tile.FLUSH == tile.FLUSH - 1) tile.flush();
+    tile.alone.partial = partial + (own ? (y - part.y0) / SHARE * share : 0);
+    tile.template backward_outputs<E>(part, y, own);
+    if (own && (y % tile.FLUSH == tile.FLUSH - 1 || y == part.y1 - 1)) tile.flush(part);
     leave_to(min(part.r1, tile.top(y + 1)));
   }
   leave_to(part.r1);
-  tile.finish(part);
 }
 
 }  // namespace SACCADE_ISA

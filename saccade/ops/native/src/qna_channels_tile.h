@@ -13,7 +13,8 @@ namespace SACCADE_ISA {
 template <class S, int K_ = 0, int STRIDE_ = 0>
 struct QnaChannels : Side<K_>, Step<STRIDE_> {
   static constexpr int N = LANES<S>;
-  static constexpr int PX = 7;     // cells at once: two such blocks and a weight fit 16 registers
+  // Cells at once: two such blocks and a weight are to fit the registers. Few are left to half of it.
+  static constexpr int HALF = 7, PX = REGISTERS == 32 ? 14 : HALF;
   static constexpr int FLUSH = 8;  // rows whose sums over pixels come together before the rest
   using Side<K_>::K;
   using Side<K_>::KK;
@@ -34,7 +35,6 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   S *dots, *turned;     // cells to be summed over channels, by query; sums of u'
   S* dscores;           // one row of ds
   S *t, *ue;            // sums over pixels since the last flush, in lanes
-  S *dbias, *dweight;   // sums over pixels
   QnaAlone<S> alone;
 
   QnaChannels(const Qna& c, int heads_)
@@ -68,8 +68,6 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
       dscores = from.take(channels * pitch);
       t = from.take(channels * KK * N);
       ue = from.take(channels * KK * N);
-      dbias = from.take(channels * KK);
-      dweight = from.take(channels * KK);
     }
     const size_t often = from.used;
     if (backward) alone.late = from.take(ring * alone.row());
@@ -93,23 +91,18 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   int top(int y) const { return stride * y - padding; }
 
   template <class E>
-  void prepare(const QnaPart& part, int y0, int y1) {
+  void prepare(const QnaPart& part) {
     tables.fill(call, part.head, heads);
-    const int end = max(part.r1, min(H, top(y1 - 1) + K));
-    tables.template scan<E>(call, part, max(0, top(y0)), end, 0, W);
+    tables.template scan<E>(call, part, 0, H, 0, W);
     zero(e, size_t(L) * heads * ring * pitch);
     zero(ev, size_t(L) * heads * nv * ring * row());
   }
-  void prepare_backward(S* partial) {
+  void prepare_backward() {
     const size_t channels = size_t(L) * heads;
     zero(shares, channels * nv * ring_out * row_out());
     zero(u, channels * ring_out * pitch);
     zero(t, channels * KK * N);
     zero(ue, channels * KK * N);
-    zero(dbias, channels * KK);
-    zero(dweight, channels * KK);
-    alone.partial = partial;
-    zero(partial, size_t(2) * L * call.heads * KK);
   }
 
   // Row y of the inputs enters the rings.
@@ -120,6 +113,8 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     for (int l = 0; l < L; l++)
       pack<E>(call.s, part.b, l * call.heads + part.head, heads, y, 0, W, pitch, 2 * call.s.row,
               S(1), scores + ptrdiff_t(l) * heads * pitch);
+    const E* ahead = pixels<E>(call.v, part.b, part.head * d, y) + 2 * call.v.row;
+    for (int x = 0; x < W; x++) fetch(ahead + x * call.v.column, heads * d * sizeof(E));
     for (int h = 0; h < heads; h++) {
       for (int l = 0; l < L; l++) {
         const int c = channel(l, h);
@@ -133,19 +128,30 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
           store(to + x, x + N <= exact ? power : keep<S>(lanes<S>(0, exact - x), power));
         }
       }
-      for (int c = 0; c < nv; c++) {
-        const E* v = pixels<E>(call.v, part.b, (part.head + h) * d + c * N, y);
-        const ptrdiff_t step = call.v.column;
-        for (int l = 0; l < L; l++) {
-          const S* power = powers_of(l, h) + ptrdiff_t(slot) * pitch + padding;
-          S* to = cells_of(l, h, c) + ptrdiff_t(slot) * row() + ptrdiff_t(padding) * N;
-          for (int x = 0; x < seen_columns; x++) {
-            const V<S> cell = splat(power[x]) * widen(v + x * step);
-            store(to + x * N, y < seen_rows ? cell : V<S>{});
-          }
-        }
-      }
+      for (int c = 0; c < nv; c++)
+        pick<2>(L, [&](auto queries) INLINED {
+          raise<E, decltype(queries)::value>(part, y, h, c);
+        });
     }
+  }
+  // N channels of a row of values times e^s, for every query. What no window sees is zero, and not
+  // zero times whatever it is.
+  template <class E, int QUERIES>
+  INLINE void raise(const QnaPart& part, int y, int h, int c) {
+    const E* v = pixels<E>(call.v, part.b, (part.head + h) * d + c * N, y);
+    const ptrdiff_t step = call.v.column, slot = y % ring;
+    const S* power[QUERIES];
+    S* to[QUERIES];
+    for (int l = 0; l < QUERIES; l++) {
+      power[l] = powers_of(l, h) + slot * pitch + padding;
+      to[l] = cells_of(l, h, c) + slot * row() + ptrdiff_t(padding) * N;
+    }
+    const int seen = y < seen_rows ? seen_columns : 0;
+    for (int x = 0; x < seen; x++, v += step) {
+      const V<S> cell = widen(v);
+      for (int l = 0; l < QUERIES; l++) store(to[l] + x * N, splat(power[l][x]) * cell);
+    }
+    for (int l = 0; l < QUERIES; l++) zero(to[l] + ptrdiff_t(seen) * N, size_t(W - seen) * N);
   }
 
   // The rows that windows of output row y look at; or those of outputs that look at input row r.
@@ -162,43 +168,59 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     }
   }
 
-  // f(b) for the columns of a window; three of them cost more to steer than to run.
-  template <class F>
-  INLINE void columns(F&& f) const {
-    if constexpr (K_ == 3) {
-      f(0), f(1), f(2);
+  // sum[i] += the window's row of weights w for outputs x + i; p: the cell of the first one. Where
+  // sides are constants each cell is loaded once, for all columns that see it.
+  template <int P>
+  INLINE void window_row(const S* w, const S* p, V<S> (&sum)[P]) const {
+    if constexpr (K_ > 0 && STRIDE_ > 0) {
+      V<S> ws[K_ ? K_ : 1];
+      repeat<K_>([&](auto b) INLINED { ws[b] = splat(w[b]); });
+      repeat<(P - 1) * STRIDE_ + K_>([&](auto j) INLINED {
+        const V<S> cell = load(p + j * N);
+        repeat<K_>([&](auto b) INLINED {
+          constexpr int from = decltype(j)::value - decltype(b)::value;
+          if constexpr (from >= 0 && from % STRIDE_ == 0 && from / STRIDE_ < P)
+            sum[from / STRIDE_] += ws[b] * cell;
+        });
+      });
     } else {
 #pragma GCC unroll 1
-      for (int b = 0; b < K; b++) f(b);
+      for (int b = 0; b < K; b++) {
+        const V<S> wb = splat(w[b]);
+        for (int i = 0; i < P; i++) sum[i] += wb * load(p + (b + i * stride) * N);
+      }
     }
   }
   // sum[i] = the windows' sums for outputs x + i, of cells.
-  INLINE void window(const S* w, const S* from, int x, V<S> (&sum)[PX]) const {
-    for (int i = 0; i < PX; i++) sum[i] = V<S>{};
-    for (int a = 0; a < K; a++, w += K) {
-      if (at[a] < 0) continue;
-      const S* p = from + (at[a] * cells + ptrdiff_t(x) * stride) * N;
-      columns([&](int b) INLINED {
-        const V<S> wb = splat(w[b]);
-        for (int i = 0; i < PX; i++) sum[i] += wb * load(p + (b + i * stride) * N);
-      });
-    }
+  template <int P>
+  INLINE void window(const S* w, const S* from, int x, V<S> (&sum)[P]) const {
+    for (int i = 0; i < P; i++) sum[i] = V<S>{};
+    for (int a = 0; a < K; a++, w += K)
+      if (at[a] >= 0) window_row(w, from + (at[a] * cells + ptrdiff_t(x) * stride) * N, sum);
   }
   // sum[i] = what outputs give to input column stride (x + i) + f, of cells.
-  INLINE void window_back(const S* w, const S* from, int x, int f, V<S> (&sum)[PX]) const {
-    for (int i = 0; i < PX; i++) sum[i] = V<S>{};
+  template <int P>
+  INLINE void window_back(const S* w, const S* from, int x, int f, V<S> (&sum)[P]) const {
+    for (int i = 0; i < P; i++) sum[i] = V<S>{};
     for (int a = 0; a < K; a++, w += K) {
       if (at[a] < 0) continue;
       const S* p = from + (at[a] * cells_out + x) * N;
-      const auto column = [&](int b, int j) INLINED {
-        const V<S> wb = splat(w[b]);
-        for (int i = 0; i < PX; i++) sum[i] += wb * load(p + (i - j) * N);
-      };
-      if constexpr (STRIDE_ == 1) {
-        columns([&](int b) INLINED { column(b, b); });
+      if constexpr (K_ > 0 && STRIDE_ == 1) {
+        V<S> ws[K_ ? K_ : 1];
+        repeat<K_>([&](auto b) INLINED { ws[b] = splat(w[b]); });
+        repeat<P + K_ - 1>([&](auto j) INLINED {  // the cell j - (K - 1) further on
+          const V<S> cell = load(p + (j - (K_ - 1)) * N);
+          repeat<K_>([&](auto b) INLINED {
+            constexpr int i = decltype(j)::value - (K_ - 1) + decltype(b)::value;
+            if constexpr (i >= 0 && i < P) sum[i] += ws[b] * cell;
+          });
+        });
       } else {
 #pragma GCC unroll 1
-        for (int b = f, j = 0; b < K; b += stride, j++) column(b, j);
+        for (int b = f, j = 0; b < K; b += stride, j++) {
+          const V<S> wb = splat(w[b]);
+          for (int i = 0; i < P; i++) sum[i] += wb * load(p + (i - j) * N);
+        }
       }
     }
   }
@@ -207,18 +229,24 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   template <class F>
   INLINE void planar(const S* w, const S* from, int way, int n, F&& f) const {
     for (int x = 0; x < n; x += 4 * N) {
-      V<S> sum[4];
-      for (int i = 0; i < 4; i++) sum[i] = V<S>{};
+      V<S> even[4], odd[4];  // columns: more sums that need not wait for each other
+      for (int i = 0; i < 4; i++) even[i] = odd[i] = V<S>{};
       const S* weights = w;
       for (int a = 0; a < K; a++, weights += K) {
         if (at[a] < 0) continue;
         const S* p = from + at[a] * pitch + x;
-        columns([&](int b) INLINED {
+        const auto column = [&](int b, V<S>(&sum)[4]) INLINED {
           const V<S> wb = splat(weights[b]);
           for (int i = 0; i < 4; i++) sum[i] += wb * load(p + way * b + i * N);
-        });
+        };
+        if constexpr (K_ > 0) {
+          repeat<K_>([&](auto b) INLINED { column(b, b % 2 ? odd : even); });
+        } else {
+#pragma GCC unroll 1
+          for (int b = 0; b < K; b++) column(b, even);
+        }
       }
-      for (int i = 0; i < 4; i++) f(x + i * N, sum[i]);
+      repeat<4>([&](auto i) INLINED { f(x + i * N, even[i] + odd[i]); });
     }
   }
   // f(x, sum over channels) for N of the n cells at a time.
@@ -227,10 +255,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     for (int x = 0; x < n; x += N) {
       V<S> v[N];
       for (int i = 0; i < N; i++) v[i] = load(cells + (x + i) * N);
-      transpose<S>(v);
-      V<S> sum = v[0];
-      for (int i = 1; i < N; i++) sum += v[i];
-      f(x, sum);
+      f(x, sums<S>(v));
     }
   }
   // sum[b] += over x of g[x] p[x + b]
@@ -245,6 +270,34 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
       for (int b = 0; b < NB; b++) sum[b] += gx * load(p + b * offset);
     }
     for (int b = 0; b < NB; b++) store(to + b * N, sum[b]);
+  }
+  // The same of cells at NR rows of a window of K_ columns, two of them at a time: sums enough that
+  // none waits for the last, and a cell is loaded once for both.
+  template <int NR>
+  static INLINE void correlate_rows(const S* g, const S* const* rows, int n, S* to) {
+    V<S> sum[NR][K_ ? K_ : 1];
+    repeat<NR * K_>([&](auto j) INLINED { sum[j / K_][j % K_] = load(to + j * N); });
+    const S* p[NR];
+    for (int r = 0; r < NR; r++) p[r] = rows[r];
+    int x = 0;
+#pragma GCC unroll 1
+    for (; x + 1 < n; x += 2) {
+      const V<S> g0 = load(g + x * N), g1 = load(g + (x + 1) * N);
+      repeat<NR>([&](auto r) INLINED {
+        repeat<K_ + 1>([&](auto j) INLINED {
+          const V<S> cell = load(p[r] + (x + j) * N);
+          if constexpr (decltype(j)::value < K_) sum[r][j] += g0 * cell;
+          if constexpr (decltype(j)::value > 0) sum[r][j - 1] += g1 * cell;
+        });
+      });
+    }
+    if (x < n) {
+      const V<S> g0 = load(g + x * N);
+      repeat<NR * K_>([&](auto j) INLINED {
+        sum[j / K_][j % K_] += g0 * load(p[j / K_] + (x + j % K_) * N);
+      });
+    }
+    repeat<NR * K_>([&](auto j) INLINED { store(to + j * N, sum[j / K_][j % K_]); });
   }
 
   // 1 / den of query l at all windows of a row. Whether all are exact.
@@ -265,6 +318,21 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     for (int x = 0; x < Wo; x++)
       if (inverse[ptrdiff_t(l) * pitch + x * stride] == 0) f(x);
   }
+  // f(x, Int<cells>) for blocks of at most MOST cells that cover [from, to).
+  template <int MOST, class F>
+  static INLINE void blocks_of(int from, int to, F&& f) {
+    int x = from;
+    for (; to - x > (MOST > HALF ? HALF : 0); x += MOST) f(x, Int<MOST>{});
+    if (MOST > HALF && x < to) f(x, Int<HALF>{});
+  }
+  // f(i) for the first n of P, with i a constant: sums stay in registers.
+  template <int P, class F>
+  static INLINE void first(int n, F&& f) {
+    if (n >= P) return repeat<P>(f);
+    repeat<P>([&](auto i) INLINED {
+      if (i < n) f(i);
+    });
+  }
   // Output row y. `look` at it first.
   template <class E>
   void forward(const QnaPart& part, int y) {
@@ -275,19 +343,20 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
       for (int g = 0; g < L; g += together)
         for (int c = 0; c < nv; c++) {
           E* out = pixels<E>(call.out, part.b, alone.first_channel(part, g, h) + c * N, y);
-          for (int x = 0; x < Wo; x += PX) {
-            V<S> z[PX];
-            for (int i = 0; i < PX; i++) z[i] = V<S>{};
+          const ptrdiff_t step = call.out.column;
+          blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
+            constexpr int P = decltype(cells)::value;
+            V<S> z[P];
+            for (int i = 0; i < P; i++) z[i] = V<S>{};
             for (int l = g; l < g + together; l++) {
-              V<S> sum[PX];
+              V<S> sum[P];
               window(table(tables.weighted, l, h), cells_of(l, h, c), x, sum);
               const S* scale = inverse + ptrdiff_t(l) * pitch + x * stride;
-              for (int i = 0; i < PX; i++) z[i] += sum[i] * splat(scale[i * stride]);
+              for (int i = 0; i < P; i++) z[i] += sum[i] * splat(scale[i * stride]);
             }
-            const int n = min(PX, Wo - x);
-            for (int i = 0; i < PX; i++)
-              if (i < n) narrow(out + (x + i) * call.out.column, z[i]);
-          }
+            E* to = out + x * step;
+            first<P>(Wo - x, [&](auto i) INLINED { narrow(to + i * step, z[i]); });
+          });
         }
       for (int l = 0; l < L; l++)
         if (!fine[l]) each_alone(l, [&](int x) { alone.template forward<E>(part, l, h, y, x); });
@@ -304,18 +373,20 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
         for (int c = 0; c < nv; c++) {
           const E* g = pixels<E>(call.gout, part.b, alone.first_channel(part, l, h) + c * N, y);
           S* share = shares_of(l, h, c) + slot * row_out();
-          for (int x = 0; x < Wo; x += PX) {
-            V<S> sum[PX];
+          const ptrdiff_t step = call.gout.column;
+          blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
+            constexpr int P = decltype(cells)::value;
+            V<S> sum[P];
             window(table(tables.weighted, l, h), cells_of(l, h, c), x, sum);
-            const int n = min(PX, Wo - x);
-            for (int i = 0; i < n; i++) {
-              const V<S> z =
-                  widen(g + (x + i) * call.gout.column) * splat(scale[(x + i) * stride]);
-              store(share + (x + i) * N, z);
-              S* to = dots + (x + i) * N;
-              store(to, c ? load(to) + z * sum[i] : z * sum[i]);
-            }
-          }
+            const E* from = g + x * step;
+            const S* factor = scale + x * stride;
+            S *to = share + ptrdiff_t(x) * N, *dot = dots + ptrdiff_t(x) * N;
+            first<P>(Wo - x, [&](auto i) INLINED {
+              const V<S> z = widen(from + i * step) * splat(factor[i * stride]);
+              store(to + i * N, z);
+              store(dot + i * N, c ? load(dot + i * N) + z * sum[i] : z * sum[i]);
+            });
+          });
         }
         S* to = u_of(l, h) + ptrdiff_t(slot) * pitch;
         over_channels(dots, Wo, [&](int x, V<S> sum) INLINED {
@@ -334,13 +405,29 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   }
   // t(ab) += sum over pixels of g' (e^s v)(ab),  ue(ab) += sum over pixels of u' (e^s)(ab)
   void correlate_row(int l, int h, int slot) {
+    const size_t first = size_t(channel(l, h)) * KK * N;
+    if constexpr (K_ > 0 && STRIDE_ == 1) {
+      constexpr int MOST = min(K_, max(1, (REGISTERS - 4) / max(1, K_)));  // rows in registers
+      int a = 0, end = K;  // a window's rows inside the image are neighbours
+      while (a < K && at[a] < 0) a++;
+      while (end > a && at[end - 1] < 0) end--;
+      for (; a < end; a += min(MOST, end - a))
+        pick<MOST>(min(MOST, end - a), [&](auto rows) INLINED {
+          for (int c = 0; c < nv; c++) {
+            const S* p[MOST];
+            for (int r = 0; r < rows; r++) p[r] = cells_of(l, h, c) + at[a + r] * row();
+            correlate_rows<decltype(rows)::value>(shares_of(l, h, c) + slot * row_out(), p, Wo,
+                                                  t + first + a * K * N);
+          }
+        });
+    }
     for (int a = 0; a < K; a++) {
       if (at[a] < 0) continue;
       for (int b = 0; b < K; b += 7)
         pick<7>(min(7, K - b), [&](auto nb) INLINED {
           constexpr int NB = decltype(nb)::value;
-          const size_t to = (size_t(channel(l, h)) * KK + a * K + b) * N;
-          for (int c = 0; c < nv; c++)
+          const size_t to = first + (a * K + b) * N;
+          for (int c = 0; c < nv && !(K_ > 0 && STRIDE_ == 1); c++)
             correlate<NB>(shares_of(l, h, c) + slot * row_out(),
                           cells_of(l, h, c) + at[a] * row() + b * N, ptrdiff_t(stride) * N, N, Wo,
                           t + to);
@@ -349,25 +436,20 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
         });
     }
   }
-  // Both nearly cancel: that is why a few rows' come together before they meet those of others.
-  void flush() {
-    for (size_t j = 0; j < size_t(L) * heads * KK; j++) {
-      const S tj = sum<S>(load(t + j * N));
-      dbias[j] += tables.weight[j] * tj - sum<S>(load(ue + j * N));
-      dweight[j] += tj;
-      store(t + j * N, V<S>{});
-      store(ue + j * N, V<S>{});
-    }
-  }
-  void finish(const QnaPart& part) {
-    flush();
+  // To the share of dbias and dweight that the rows since the last time belong to. The terms of
+  // dbias nearly cancel: that is why those of a few rows come together before they meet others.
+  void flush(const QnaPart& part) {
+    const size_t all = size_t(L) * call.heads;
     for (int l = 0; l < L; l++)
       for (int h = 0; h < heads; h++)
         for (int j = 0; j < KK; j++) {
           const size_t from = size_t(channel(l, h)) * KK + j;
-          const size_t to = size_t(j) * L * call.heads + l * call.heads + part.head + h;
-          alone.partial[to] += tables.power[from] * dbias[from];
-          alone.partial[size_t(L) * call.heads * KK + to] += tables.power[from] * dweight[from];
+          S* to = alone.partial + j * all + l * call.heads + part.head + h;
+          const S tj = sum<S>(load(t + from * N)), power = tables.power[from];
+          to[0] += power * (tables.weight[from] * tj - sum<S>(load(ue + from * N)));
+          to[all * KK] += power * tj;
+          store(t + from * N, V<S>{});
+          store(ue + from * N, V<S>{});
         }
   }
 
@@ -386,27 +468,29 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
         for (int f = 0; f < stride; f++) {
           const int from = max(0, padding - f + stride - 1) / stride;
           const int to = (padding + W - f + stride - 1) / stride;
-          for (int x = from; x < to; x += PX) {
-            V<S> z[PX];
-            for (int i = 0; i < PX; i++) z[i] = V<S>{};
+          const ptrdiff_t step = stride * call.dv.column;
+          E* first_of = dv + (f - padding) * call.dv.column;
+          blocks_of<HALF>(from, to, [&](int x, auto cells) INLINED {
+            constexpr int P = decltype(cells)::value;
+            V<S> z[P];
+            for (int i = 0; i < P; i++) z[i] = V<S>{};
             for (int l = 0; l < L; l++) {
-              V<S> sum[PX];
+              V<S> sum[P];
               window_back(table(tables.weighted, l, h), shares_of(l, h, c), x, f, sum);
-              const int first = x * stride + f;  // column of the ring
-              const S* power = powers_of(l, h) + ptrdiff_t(slot) * pitch + first;
-              const S* cell = cells_of(l, h, c) + slot * row() + ptrdiff_t(first) * N;
-              S* dot = dots + l * dots_row() + ptrdiff_t(first - padding) * N;
-              for (int i = 0; i < PX; i++) {
+              const int column = x * stride + f;  // of the ring
+              const S* power = powers_of(l, h) + ptrdiff_t(slot) * pitch + column;
+              const S* cell = cells_of(l, h, c) + slot * row() + ptrdiff_t(column) * N;
+              S* dot = dots + l * dots_row() + ptrdiff_t(column - padding) * N;
+              for (int i = 0; i < P; i++) {
                 z[i] += sum[i] * splat(power[i * stride]);
                 const V<S> product = sum[i] * load(cell + i * stride * N);
                 S* at = dot + i * stride * N;
                 store(at, c ? load(at) + product : product);
               }
             }
-            const int n = min(PX, to - x);
-            for (int i = 0; i < PX; i++)
-              if (i < n) narrow(dv + ((x + i) * stride + f - padding) * call.dv.column, z[i]);
-          }
+            E* at = first_of + x * step;
+            first<P>(to - x, [&](auto i) INLINED { narrow(at + i * step, z[i]); });
+          });
         }
       }
       for (int l = 0; l < L; l++) {

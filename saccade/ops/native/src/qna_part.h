@@ -16,6 +16,7 @@ struct QnaPlan {
   int pitch;
   size_t scratch;
   int tasks;
+  int shares;  // into which a task divides what it adds to the small parameters' gradient
 };
 
 // Heads whose channels fill a cache line: with fewer at a time, parts of lines are read in vain.

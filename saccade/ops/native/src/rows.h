@@ -97,6 +97,29 @@ INLINE void transpose(V<S>* v) {
   for (int i = 0; i < N; i++) v[i] = t[i];
 }
 
+// Lane j of the result: the sum of v[j]'s lanes.
+template <class S>
+INLINE V<S> sums(V<S>* v) {
+  constexpr int N = LANES<S>;
+#ifdef SACCADE_SHUFFLE
+  if constexpr (N == 8) {  // half of a transposition, in between sums
+    V<S> t[4], u[2];
+    for (int i = 0; i < 4; i++)
+      t[i] = __builtin_shufflevector(v[2 * i], v[2 * i + 1], 0, 8, 1, 9, 4, 12, 5, 13) +
+             __builtin_shufflevector(v[2 * i], v[2 * i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+    for (int i = 0; i < 2; i++)
+      u[i] = __builtin_shufflevector(t[2 * i], t[2 * i + 1], 0, 1, 8, 9, 4, 5, 12, 13) +
+             __builtin_shufflevector(t[2 * i], t[2 * i + 1], 2, 3, 10, 11, 6, 7, 14, 15);
+    return __builtin_shufflevector(u[0], u[1], 0, 1, 2, 3, 8, 9, 10, 11) +
+           __builtin_shufflevector(u[0], u[1], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+#endif
+  transpose<S>(v);
+  V<S> sum = v[0];
+  for (int i = 1; i < N; i++) sum += v[i];
+  return sum;
+}
+
 // f(x) for vectors that cover [0, n): the last one overlaps its neighbour rather than the end.
 // False, and nothing done, if there is not even one.
 template <int N, class F>

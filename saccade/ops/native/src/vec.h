@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
@@ -166,6 +167,15 @@ INLINE V<double> exp_over(V<double> x, double m) {
 template <int n>
 using Int = std::integral_constant<int, n>;
 
+// f(Int<0>), f(Int<1>), ... f(Int<n - 1>): a loop without a counter.
+template <int... i, class F>
+INLINE void each_of(std::integer_sequence<int, i...>, F&& f) {
+  (f(Int<i>{}), ...);
+}
+template <int n, class F>
+INLINE void repeat(F&& f) {
+  each_of(std::make_integer_sequence<int, n>{}, f);
+}
 // f(Int<n>) for 1 <= n <= Max.
 template <int Max, class F>
 INLINE void pick(int n, F&& f) {
