@@ -138,8 +138,9 @@ def _backward(
     dz, dvs = z.new_empty(n, *z.shape[1:]), vs.new_empty(n, *vs.shape[1:])
     xs, gs = _rows(x, n), _rows(grad, n)
     aggregate = InTurns(
-        "saccade_qna_backward", vs, rpe, ws, stride, padding, ("s", "v"), dz=dz, dvs=dvs, sums=part
-    )
+        "saccade_qna_backward", vs, rpe, ws, stride, padding, ("s", "v", "out"),
+        z=z, dz=dz, dvs=dvs, sums=part,
+    )  # fmt: skip
     turns = zip(
         xs, gs, _rows(z, n), _rows(dx, n), _reused(dz, xs), _reused(dvs, xs), strict=True
     )  # fmt: skip

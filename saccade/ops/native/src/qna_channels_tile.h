@@ -105,6 +105,12 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     zero(ue, channels * KK * N);
   }
 
+  // n pixels of a row, soon to be read head by head: too far apart for a processor to foresee it.
+  template <class E>
+  static INLINE void fetch_row(const Map& map, int b, int channel, int channels, int y, int n) {
+    const E* from = pixels<E>(map, b, channel, y);
+    for (int x = 0; x < n; x++) fetch(from + x * map.column, channels * sizeof(E));
+  }
   // Row y of the inputs enters the rings.
   template <class E>
   void enter(const QnaPart& part, int y) {
@@ -113,8 +119,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     for (int l = 0; l < L; l++)
       pack<E>(call.s, part.b, l * call.heads + part.head, heads, y, 0, W, pitch, 2 * call.s.row,
               S(1), scores + ptrdiff_t(l) * heads * pitch);
-    const E* ahead = pixels<E>(call.v, part.b, part.head * d, y) + 2 * call.v.row;
-    for (int x = 0; x < W; x++) fetch(ahead + x * call.v.column, heads * d * sizeof(E));
+    fetch_row<E>(call.v, part.b, part.head * d, heads * d, y + 2, W);
     for (int h = 0; h < heads; h++) {
       for (int l = 0; l < L; l++) {
         const int c = channel(l, h);
@@ -366,37 +371,49 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   template <class E>
   void backward_outputs(const QnaPart& part, int y, bool own) {
     const int slot = y % ring_out;
+    const bool known = call.out.data && L == 1 && call.out.channel == 1;  // out need not be found
+    const int groups = call.fold ? 1 : L;
+    for (int g = 0; g < groups; g++)
+      fetch_row<E>(call.gout, part.b, alone.first_channel(part, g, 0), heads * d, y + 1, Wo);
+    if (known) fetch_row<E>(call.out, part.b, part.head * d, heads * d, y + 1, Wo);
     for (int h = 0; h < heads; h++)
       for (int l = 0; l < L; l++) {
         const bool fine = norms(l, h);
         const S* scale = inverse + ptrdiff_t(l) * pitch;
         for (int c = 0; c < nv; c++) {
-          const E* g = pixels<E>(call.gout, part.b, alone.first_channel(part, l, h) + c * N, y);
+          const int channel = alone.first_channel(part, l, h) + c * N;
+          const E* g = pixels<E>(call.gout, part.b, channel, y);
+          const E* o = known ? pixels<E>(call.out, part.b, channel, y) : nullptr;
           S* share = shares_of(l, h, c) + slot * row_out();
-          const ptrdiff_t step = call.gout.column;
+          const ptrdiff_t step = call.gout.column, step_o = call.out.column;
           blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
             constexpr int P = decltype(cells)::value;
-            V<S> sum[P];
-            window(table(tables.weighted, l, h), cells_of(l, h, c), x, sum);
             const E* from = g + x * step;
             const S* factor = scale + x * stride;
             S *to = share + ptrdiff_t(x) * N, *dot = dots + ptrdiff_t(x) * N;
-            first<P>(Wo - x, [&](auto i) INLINED {
+            const auto each = [&](auto i, V<S> sum) INLINED {
               const V<S> z = widen(from + i * step) * splat(factor[i * stride]);
               store(to + i * N, z);
-              store(dot + i * N, c ? load(dot + i * N) + z * sum[i] : z * sum[i]);
-            });
+              store(dot + i * N, c ? load(dot + i * N) + z * sum : z * sum);
+            };
+            if (known) {
+              const E* out = o + x * step_o;
+              first<P>(Wo - x, [&](auto i) INLINED { each(i, widen(out + i * step_o)); });
+            } else {
+              V<S> sum[P];
+              window(table(tables.weighted, l, h), cells_of(l, h, c), x, sum);
+              first<P>(Wo - x, [&](auto i) INLINED {
+                each(i, sum[i] * splat(factor[i * stride]));
+              });
+            }
           });
         }
         S* to = u_of(l, h) + ptrdiff_t(slot) * pitch;
-        over_channels(dots, Wo, [&](int x, V<S> sum) INLINED {
-          if (stride == 1) {
-            const V<S> z = sum * load(scale + x);
+        over_channels(dots, Wo, [&](int x, V<S> z) INLINED {
+          if (stride == 1)
             store(to + x, x + N <= Wo ? z : keep<S>(lanes<S>(0, Wo - x), z));
-          } else {
-            for (int i = 0; i < min(N, Wo - x); i++)
-              to[(x + i) * stride] = sum[i] * scale[(x + i) * stride];
-          }
+          else
+            for (int i = 0; i < min(N, Wo - x); i++) to[(x + i) * stride] = z[i];
         });
         if (own) correlate_row(l, h, slot);
         if (!fine)
@@ -470,11 +487,10 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
           const int to = (padding + W - f + stride - 1) / stride;
           const ptrdiff_t step = stride * call.dv.column;
           E* first_of = dv + (f - padding) * call.dv.column;
-          blocks_of<HALF>(from, to, [&](int x, auto cells) INLINED {
+          const auto block = [&](int x, auto cells, auto queries) INLINED {
             constexpr int P = decltype(cells)::value;
             V<S> z[P];
-            for (int i = 0; i < P; i++) z[i] = V<S>{};
-            for (int l = 0; l < L; l++) {
+            repeat<decltype(queries)::value>([&](auto l) INLINED {
               V<S> sum[P];
               window_back(table(tables.weighted, l, h), shares_of(l, h, c), x, f, sum);
               const int column = x * stride + f;  // of the ring
@@ -482,15 +498,20 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
               const S* cell = cells_of(l, h, c) + slot * row() + ptrdiff_t(column) * N;
               S* dot = dots + l * dots_row() + ptrdiff_t(column - padding) * N;
               for (int i = 0; i < P; i++) {
-                z[i] += sum[i] * splat(power[i * stride]);
+                const V<S> share = sum[i] * splat(power[i * stride]);
+                z[i] = l ? z[i] + share : share;
                 const V<S> product = sum[i] * load(cell + i * stride * N);
                 S* at = dot + i * stride * N;
                 store(at, c ? load(at) + product : product);
               }
-            }
+            });
             E* at = first_of + x * step;
             first<P>(to - x, [&](auto i) INLINED { narrow(at + i * step, z[i]); });
-          });
+          };
+          if (L == 1)
+            blocks_of<PX>(from, to, [&](int x, auto n) INLINED { block(x, n, Int<1>{}); });
+          else  // two blocks of sums
+            blocks_of<HALF>(from, to, [&](int x, auto n) INLINED { block(x, n, Int<2>{}); });
         }
       }
       for (int l = 0; l < L; l++) {
