@@ -14,56 +14,11 @@
 // bit for bit however the work is cut.
 #pragma once
 #include "rows.h"
+#include "sasa_plan.h"
 #include "sasa_tile.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
-
-struct SasaPlan {
-  int strips, strip;  // columns of queries (forward) or keys (backward) a task owns
-  int bands, band;    // rows, a multiple of R
-  int pitch;
-  size_t scratch;  // in elements
-  int tasks;
-};
-
-template <class S>
-SasaPlan sasa_plan(const Sasa& c, bool backward) {
-  constexpr int N = LANES<S>;
-  const int P = c.window / 2;
-  SasaPlan plan;
-  for (plan.strips = 1;; plan.strips++) {
-    plan.strip = round_up((c.W + plan.strips - 1) / plan.strips, N);
-    const int wide = min(c.W, plan.strip + (backward && plan.strips > 1 ? 2 * P : 0));
-    plan.pitch = pitch_for(round_up(wide, N) + 2 * P + N);
-    plan.scratch = SasaTile<S>(c, wide, plan.pitch).carve(nullptr, backward);
-    if (plan.scratch * sizeof(S) <= BUDGET || plan.strip <= N) break;
-  }
-  plan.strips = (c.W + plan.strip - 1) / plan.strip;
-  // Bands only where images, heads and strips are few: the backward computes 2P rows twice for
-  // each. The thread count has no say, so that the tables' gradient never depends on it.
-  const int wanted = 32 / max(1, c.B * c.heads * plan.strips);
-  const int least = round_up(backward ? 8 * P : 2 * P, R);
-  plan.bands = max(1, min(wanted, c.H / least));
-  plan.band = round_up((c.H + plan.bands - 1) / plan.bands, R);
-  plan.bands = (c.H + plan.band - 1) / plan.band;
-  plan.tasks = c.B * c.heads * plan.bands * plan.strips;
-  return plan;
-}
-
-struct SasaPart {
-  int b, head, y0, y1, x0, x1;
-  SasaPart(const Sasa& c, const SasaPlan& plan, int task) {
-    x0 = task % plan.strips * plan.strip;
-    x1 = min(c.W, x0 + plan.strip);
-    task /= plan.strips;
-    y0 = task % plan.bands * plan.band;
-    y1 = min(c.H, y0 + plan.band);
-    task /= plan.bands;
-    head = task % c.heads;
-    b = task / c.heads;
-  }
-};
 
 template <class E, class S>
 void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {

@@ -10,7 +10,8 @@ namespace SACCADE_ISA {
 // The buffers of a task and the steps on one tile of R x LANES queries.
 template <class S>
 struct SasaTile {
-  static constexpr int N = LANES<S>;
+  using Element = S;
+  static constexpr int ROWS = R, N = LANES<S>;
   const Sasa& call;
   int d, H, W, K, P, half, pitch;
   bool content, position;
