@@ -150,7 +150,8 @@ INLINE void mix_pairs(const Pair* p, ptrdiff_t p_row, ptrdiff_t p_offset, const 
   for (int b = 0; b < offsets; b++, p += p_offset, v += v_offset) {
     const __m256i p0 = load_pairs(p), p1 = load_pairs(p + p_row);
     for (int c = 0; c < NC; c++) {
-      const __m256i vc = load_pairs(v + c * v_channel);
+      __m256i vc = load_pairs(v + c * v_channel);
+      if constexpr (first != second) asm("" : "+v"(vc));  // else GCC loads it once for each use
       sum[0][c] = multiply_add(p0, only<first>(vc), sum[0][c]);
       sum[1][c] = multiply_add(p1, only<second>(vc), sum[1][c]);
     }

@@ -23,6 +23,7 @@ inline void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, flo
                dst + from - tile.left);
   };
   for (int y = part.y0, next = y; y < part.y1; y += 2) {
+    tile.begin(y);
     for (; next <= y + 2 * P; next += 2) {  // next: index in the rings
       for (int i = 0; i < 2; i++) {
         if (tile.content)
@@ -64,6 +65,7 @@ inline void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, fl
   int done = part.y0;
   for (int y = first, next = y; y < last; y += 2) {
     const int rows = min(2, c.H - y);
+    tile.begin(y);
     for (; next <= y + 2 * P; next += 2) {  // next: index in the rings
       for (int i = 0; i < 2; i++) {
         row_in(c.v, next + i - P, x0, x1, tile.in_ring(tile.values, next + i, tile.duo));
@@ -84,15 +86,17 @@ inline void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, fl
     stack(tile.queries, tile.queries + tile.duo, d, P, P + q1 - q0, pitch, tile.query_rows);
     stack(tile.gouts, tile.gouts + tile.duo, d, P, P + q1 - q0, pitch, tile.gout_rows);
     const bool own = y >= part.y0 && y < part.y1;
-    for (int x = 0; x < q1 - q0; x += N)
-      tile.backward_queries(y, rows, x, own, lanes<float>(part.x0 - q0 - x, part.x1 - q0 - x));
-    if (own && tile.position) tile.backward_tables();
     const int from = max(part.y0, y - P), to = min(part.y1, y + rows + P);
-    for (int j = part.x0 - tile.left; j < part.x1 - tile.left; j += N) {
-      tile.backward_keys(tile.shifted_p, tile.gout_rows, tile.dvalues, y, from, to, j);
-      if (tile.content)
-        tile.backward_keys(tile.shifted_ds, tile.query_rows, tile.dkeys, y, from, to, j);
+    // Keys follow one vector behind the queries, while what those leave for them is in L1.
+    for (int x = 0, j = part.x0 - tile.left; x < q1 - q0; x += N) {
+      tile.backward_queries(y, rows, x, own, lanes<float>(part.x0 - q0 - x, part.x1 - q0 - x));
+      for (; j < part.x1 - tile.left && (j <= x || x + N >= q1 - q0); j += N) {
+        tile.backward_keys(tile.shifted_p, tile.gout_rows, tile.dvalues, y, from, to, j);
+        if (tile.content)
+          tile.backward_keys(tile.shifted_ds, tile.query_rows, tile.dkeys, y, from, to, j);
+      }
     }
+    if (own && tile.position) tile.backward_tables();
     const int at = part.x0 - tile.left;
     for (int i = 0; own && i < rows; i++)
       unpack<bfloat16>(c.dq, part.b, c0, d, y + i, part.x0, part.x1, pitch, 1.0f,

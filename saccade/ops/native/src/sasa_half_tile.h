@@ -23,6 +23,7 @@ struct SasaHalfTile {
   int d, H, W, K, P, half, pitch;
   bool content, position;
   int q0, q1, left;    // columns of the queries; the column at index 0 of every row buffer
+  int turn = 0;        // index at slot 0 of the rings
   ptrdiff_t row, duo;  // elements of a row in fp32, or by rows; of a row by channels
 
   Pair *keys, *values, *queries;             // by channels: rings of 2 + 2P rows; 2 rows
@@ -88,12 +89,18 @@ struct SasaHalfTile {
     return from.used;
   }
 
-  // Window row t of the tile at y, which is even, has index y + t in a ring.
+  // Window row t of the tile at y, which is even, has index y + t in a ring; its slot is the rest
+  // of the division by 2 + 2P, near enough to that of y to do without one.
+  int slot(int index) const {
+    const int from_turn = index - turn, n = 2 + 2 * P;
+    return from_turn < 0 ? from_turn + n : from_turn < n ? from_turn : from_turn - n;
+  }
+  void begin(int y) { turn = y / (2 + 2 * P) * (2 + 2 * P); }
   template <class T>
   T* in_ring(T* ring, int index, ptrdiff_t size) const {
-    return ring + index % (2 + 2 * P) * size;
+    return ring + slot(index) * size;
   }
-  Pair* pair_in_ring(Pair* ring, int index) const { return ring + index / 2 % (1 + P) * row; }
+  Pair* pair_in_ring(Pair* ring, int index) const { return ring + slot(index) / 2 * row; }
   bool inside(int y) const { return y >= 0 && y < H; }
 
   // What does not change within a task: tables, and the columns outside the image.
@@ -188,19 +195,24 @@ struct SasaHalfTile {
               for (int b = 0; b < NB; b++) s[i][b] = r + load(along_col + ((LO + i) * K + b0 + b) * N);
             }
           dot_pairs<PairPixels>(q + LO * duo, duo, pitch, k + b0, pitch, n, s);
-          for (int i = 0; i < NI; i++)
+          for (int i = 0; i < NI; i++) {
+            V<float> most = s[i][0];
             for (int b = 0; b < NB; b++) {
               store(to + (((LO + i) * K + t - LO - i) * K + b0 + b) * N, s[i][b]);
-              if constexpr (Biased) top[LO + i] = maximum<float>(top[LO + i], s[i][b]);
+              if constexpr (Biased) most = maximum<float>(most, s[i][b]);
             }
+            if constexpr (Biased) top[LO + i] = maximum<float>(top[LO + i], most);
+          }
         });
       });
     }
   }
 
-  // Whether row a of the window of query row i takes part.
+  // Which rows of the window of a query in row y take part.
+  int first_row(int y) const { return call.mask ? max(0, P - y) : 0; }
+  int last_row(int y) const { return call.mask ? min(K, H - y + P) : K; }  // one beyond
   bool takes_part(int y, int i, int a) const {
-    return a >= 0 && a < K && (!call.mask || inside(y + i + a - P));
+    return a >= first_row(y + i) && a < last_row(y + i);
   }
 
   // sum[i][c] over the window of query row i, of weights * ring(row, column).
@@ -262,6 +274,54 @@ struct SasaHalfTile {
     });
   }
 
+  // p and ds in the pairs that the sums need, from the numerators in `logits` and dp; and the sums
+  // of ds over the rows and the columns of the window.
+  void leave_weights(int y, int rows, int x0, const V<float> (&scale)[2], const V<float> (&mean)[2]) {
+    const int K = this->K, P = this->P, pitch = this->pitch;  // stores of pairs may not change them
+    const bool content = this->content;
+    const int alive = (1 << min(N, q1 - q0 - x0)) - 1;
+    for (int m = 0; m <= P; m++) {
+      __mmask8 in[2][2];
+      V<float> in_row[2][2];
+      clear(in_row);
+      for (int i = 0; i < 2; i++)
+        for (int h = 0; h < 2; h++)
+          in[i][h] = i < rows && takes_part(y, i, 2 * m + h - i) ? alive : 0;
+      const float *s = logits + 2 * m * K * N, *dp = dweights + 2 * m * K * N;
+      Pair *to = weights + m * K * N, *to_p = shifted_p + ptrdiff_t(2 * m) * K * pitch + x0;
+      Pair* to_ds = shifted_ds + ptrdiff_t(2 * m) * K * pitch + x0;
+      for (int b = 0; b < K; b++, s += N, dp += N, to += N, to_p += pitch + 1, to_ds += pitch + 1) {
+        V<float> p[2][2], ds[2][2];
+        for (int i = 0; i < 2; i++) {
+          for (int h = 0; h < 2; h++) {
+            const ptrdiff_t j = ptrdiff_t(i * K + h - i) * K * N;
+            p[i][h] = _mm256_maskz_mul_ps(in[i][h], load(s + j), scale[i]);
+            ds[i][h] = _mm256_maskz_mul_ps(in[i][h], p[i][h], load(dp + j) - mean[i]);
+            in_row[i][h] += ds[i][h];
+          }
+          store_pairs(to + i * (P + 1) * K * N, interleave(ds[i][0], ds[i][1]));
+        }
+        for (int h = 0; h < 2; h++) {
+          store_pairs(to_p + h * K * pitch, interleave(p[0][h], p[1][h]));
+          if (content) store_pairs(to_ds + h * K * pitch, interleave(ds[0][h], ds[1][h]));
+        }
+      }
+      for (int i = 0; i < 2; i++)
+        for (int h = 0; h < 2; h++)
+          if (2 * m + h - i >= 0 && 2 * m + h - i < K)
+            store(along_row + (i * K + 2 * m + h - i) * N, in_row[i][h]);
+    }
+    if (!position) return;
+    const __m256i ones = _mm256_set1_epi32(0x3f803f80);
+    for (int i = 0; i < 2; i++)
+      for (int b = 0; b < K; b++) {
+        V<float> sum{};
+        for (int m = 0; m <= P; m++)
+          sum = multiply_add(load_pairs(weights + ((i * (P + 1) + m) * K + b) * N), ones, sum);
+        store(along_col + (i * K + b) * N, sum);
+      }
+  }
+
   // p and ds of a tile, dq, and the sums of ds that the tables' gradient needs. `own`: the task
   // answers for these queries (others are here because keys of this task are in their window).
   void backward_queries(int y, int rows, int x0, bool own, I<float> own_lanes) {
@@ -273,52 +333,22 @@ struct SasaHalfTile {
     products<false>(g, values, int(duo / pitch), y, x0, dweights, top);
     for (int i = 0; i < 2; i++) {
       const V<float> most = top[i] * log2e;
-      V<float> total{}, weighted{};
-      for (int a = 0; a < K; a++) {
-        if (!takes_part(y, i, a)) continue;
-        for (int j = (i * K + a) * K; j < (i * K + a + 1) * K; j++) {
-          const V<float> e = exp2_coarse(load(logits + j * N) * log2e - most);
-          store(logits + j * N, e);
-          total += e;
-          weighted += e * load(dweights + j * N);
-        }
-      }
-      scale[i] = 1.0f / total;
-      mean[i] = weighted * scale[i];
+      V<float> total[2] = {}, weighted[2] = {};
+      float *s = logits + i * K * K * N, *dp = dweights + i * K * K * N;
+      const auto entry = [&](int j, int n) INLINED {
+        const V<float> e = exp2_coarse(load(s + j * N) * log2e - most);
+        store(s + j * N, e);
+        total[n] += e;
+        weighted[n] += e * load(dp + j * N);
+      };
+      int j = first_row(y + i) * K;
+      const int end = last_row(y + i) * K;
+      for (; j + 1 < end; j += 2) entry(j, 0), entry(j + 1, 1);
+      if (j < end) entry(j, 0);
+      scale[i] = 1.0f / (total[0] + total[1]);
+      mean[i] = (weighted[0] + weighted[1]) * scale[i];
     }
-    const int alive = (1 << min(N, q1 - q0 - x0)) - 1;
-    for (int b = 0; b < 2 * K; b++) store(along_col + b * N, V<float>{});
-    for (int m = 0; m <= P; m++) {
-      __mmask8 in[2][2];
-      V<float> in_row[2][2];
-      clear(in_row);
-      for (int i = 0; i < 2; i++)
-        for (int h = 0; h < 2; h++)
-          in[i][h] = i < rows && takes_part(y, i, 2 * m + h - i) ? alive : 0;
-      for (int b = 0; b < K; b++) {
-        V<float> p[2][2], ds[2][2];
-        for (int i = 0; i < 2; i++) {
-          for (int h = 0; h < 2; h++) {
-            const ptrdiff_t j = ptrdiff_t((i * K + 2 * m + h - i) * K + b) * N;
-            p[i][h] = _mm256_maskz_mul_ps(in[i][h], load(logits + j), scale[i]);
-            ds[i][h] = _mm256_maskz_mul_ps(in[i][h], p[i][h], load(dweights + j) - mean[i]);
-            in_row[i][h] += ds[i][h];
-          }
-          float* in_col = along_col + (i * K + b) * N;
-          store(in_col, load(in_col) + (ds[i][0] + ds[i][1]));
-          store_pairs(weights + ((i * (P + 1) + m) * K + b) * N, interleave(ds[i][0], ds[i][1]));
-        }
-        for (int h = 0; h < 2; h++) {
-          const ptrdiff_t at = ptrdiff_t((2 * m + h) * K + b) * pitch + x0 + b;
-          store_pairs(shifted_p + at, interleave(p[0][h], p[1][h]));
-          if (content) store_pairs(shifted_ds + at, interleave(ds[0][h], ds[1][h]));
-        }
-      }
-      for (int i = 0; i < 2; i++)
-        for (int h = 0; h < 2; h++)
-          if (2 * m + h - i >= 0 && 2 * m + h - i < K)
-            store(along_row + (i * K + 2 * m + h - i) * N, in_row[i][h]);
-    }
+    leave_weights(y, rows, x0, scale, mean);
     if (!own) return;
     const auto dq = [&](int from, int to, const float* ds, const float* table) INLINED {
       channel_blocks(from, to, [&](int c, auto nc) INLINED {
