@@ -20,6 +20,21 @@ INLINE auto typed(int32_t type, F&& f) {
   return type == BFLOAT16 ? f(bfloat16{}, float{}) : f(float{}, float{});
 }
 
+#if defined(SACCADE_DOUBLE) && defined(__x86_64__)
+constexpr bool SPARE = true;  // the generic set where it is a last resort: not worth its build
+#else
+constexpr bool SPARE = false;
+#endif
+
+// f(Int<window>) for what occurs most, f(Int<0>) for the rest.
+template <class E, class F>
+INLINE void usual(const Sasa& c, F&& f) {
+  if constexpr (!SPARE && std::is_same<E, float>::value)
+    known_window(c.window, f);
+  else
+    f(Int<0>{});
+}
+
 Work sasa_work(const Sasa& c, bool backward) {
   return typed(c.type, [&](auto, auto s) {
     using Tile = SasaTile<decltype(s)>;
@@ -32,7 +47,9 @@ void sasa_forward_task(const Sasa& c, int task, void* scratch) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
     const SasaPlan plan = sasa_plan<SasaTile<S>>(c, false);
-    sasa_forward<decltype(e), S>(c, plan, task, static_cast<S*>(scratch));
+    usual<decltype(e)>(c, [&](auto k) {
+      sasa_forward<decltype(e), S, decltype(k)::value>(c, plan, task, static_cast<S*>(scratch));
+    });
   });
 }
 
@@ -40,8 +57,10 @@ void sasa_backward_task(const Sasa& c, int task, void* scratch, void* partial) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
     const SasaPlan plan = sasa_plan<SasaTile<S>>(c, true);
-    sasa_backward<decltype(e), S>(c, plan, task, static_cast<S*>(scratch),
-                                  static_cast<S*>(partial));
+    usual<decltype(e)>(c, [&](auto k) {
+      sasa_backward<decltype(e), S, decltype(k)::value>(c, plan, task, static_cast<S*>(scratch),
+                                                        static_cast<S*>(partial));
+    });
   });
 }
 
@@ -63,12 +82,6 @@ Work qna_work(const Qna& c, bool backward) {
     return Work{plan.tasks, plan.scratch * sizeof(S), backward ? parameters * sizeof(S) : 0};
   });
 }
-
-#if defined(SACCADE_DOUBLE) && defined(__x86_64__)
-constexpr bool SPARE = true;  // the generic set where it is a last resort: not worth its build
-#else
-constexpr bool SPARE = false;
-#endif
 
 // f(Int<window>, Int<stride>) for what occurs most, f(Int<0>, Int<0>) for the rest.
 template <class E, class F>

@@ -9,20 +9,26 @@ namespace SACCADE_ISA {
 namespace {
 
 Work work(const Sasa& c, bool backward) {
-  const SasaPlan plan = sasa_plan<SasaHalfTile>(c, backward);
-  return {plan.tasks, plan.scratch * sizeof(float), sasa_partial<SasaHalfTile>(c, backward)};
+  const SasaPlan plan = sasa_plan<SasaHalfTile<>>(c, backward);
+  return {plan.tasks, plan.scratch * sizeof(float), sasa_partial<SasaHalfTile<>>(c, backward)};
 }
 void forward(const Sasa& c, int task, void* scratch) {
-  sasa_half_forward(c, sasa_plan<SasaHalfTile>(c, false), task, static_cast<float*>(scratch));
+  known_window(c.window, [&](auto k) {
+    const SasaPlan plan = sasa_plan<SasaHalfTile<>>(c, false);
+    sasa_half_forward<decltype(k)::value>(c, plan, task, static_cast<float*>(scratch));
+  });
 }
 void backward(const Sasa& c, int task, void* scratch, void* partial) {
-  sasa_half_backward(c, sasa_plan<SasaHalfTile>(c, true), task, static_cast<float*>(scratch),
-                     static_cast<float*>(partial));
+  known_window(c.window, [&](auto k) {
+    const SasaPlan plan = sasa_plan<SasaHalfTile<>>(c, true);
+    sasa_half_backward<decltype(k)::value>(c, plan, task, static_cast<float*>(scratch),
+                                           static_cast<float*>(partial));
+  });
 }
 
 }  // namespace
 
-extern const SasaKernels sasa_half = {work, forward, backward, sasa_reduce<SasaHalfTile>};
+extern const SasaKernels sasa_half = {work, forward, backward, sasa_reduce<SasaHalfTile<>>};
 
 }  // namespace SACCADE_ISA
 }  // namespace saccade

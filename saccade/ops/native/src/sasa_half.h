@@ -10,9 +10,10 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-inline void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scratch) {
+template <int Known>
+void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scratch) {
   const SasaPart part(c, plan, task);
-  SasaHalfTile tile(c, plan.strip, plan.pitch);
+  SasaHalfTile<Known> tile(c, plan.strip, plan.pitch);
   tile.q0 = part.x0, tile.q1 = part.x1, tile.left = part.x0 - tile.P;
   tile.carve(scratch, false);
   tile.prepare(part.head, false);
@@ -43,14 +44,15 @@ inline void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, flo
 }
 
 // `tables` receives this task's share of drow and dcol: 2 x window x d/2.
-inline void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, float* scratch,
-                               float* tables) {
-  constexpr int N = SasaHalfTile::N;
+template <int Known>
+void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, float* scratch,
+                        float* tables) {
+  constexpr int N = SasaHalfTile<Known>::N;
   const SasaPart part(c, plan, task);
   const int K = c.window, P = K / 2, d = c.d, c0 = part.head * d, pitch = plan.pitch;
   const int q0 = max(0, part.x0 - (plan.strips > 1 ? P : 0));
   const int q1 = min(c.W, part.x1 + (plan.strips > 1 ? P : 0));
-  SasaHalfTile tile(c, min(c.W, plan.strip + (plan.strips > 1 ? 2 * P : 0)), pitch);
+  SasaHalfTile<Known> tile(c, min(c.W, plan.strip + (plan.strips > 1 ? 2 * P : 0)), pitch);
   tile.carve(scratch, true);
   tile.q0 = q0, tile.q1 = q1, tile.left = q0 - P;
   tile.prepare(part.head, true);
@@ -69,10 +71,8 @@ inline void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, fl
     for (; next <= y + 2 * P; next += 2) {  // next: index in the rings
       for (int i = 0; i < 2; i++) {
         row_in(c.v, next + i - P, x0, x1, tile.in_ring(tile.values, next + i, tile.duo));
-        zero(tile.in_ring(tile.dvalues, next + i, tile.row), tile.row);
-        if (!tile.content) continue;
-        row_in(c.k, next + i - P, x0, x1, tile.in_ring(tile.keys, next + i, tile.duo));
-        zero(tile.in_ring(tile.dkeys, next + i, tile.row), tile.row);
+        if (tile.content)
+          row_in(c.k, next + i - P, x0, x1, tile.in_ring(tile.keys, next + i, tile.duo));
       }
       if (!tile.content) continue;
       const Pair* pair = tile.in_ring(tile.keys, next, tile.duo);
@@ -87,13 +87,14 @@ inline void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, fl
     stack(tile.gouts, tile.gouts + tile.duo, d, P, P + q1 - q0, pitch, tile.gout_rows);
     const bool own = y >= part.y0 && y < part.y1;
     const int from = max(part.y0, y - P), to = min(part.y1, y + rows + P);
+    const int fresh = y == first ? 0 : y + P;
     // Keys follow one vector behind the queries, while what those leave for them is in L1.
     for (int x = 0, j = part.x0 - tile.left; x < q1 - q0; x += N) {
       tile.backward_queries(y, rows, x, own, lanes<float>(part.x0 - q0 - x, part.x1 - q0 - x));
       for (; j < part.x1 - tile.left && (j <= x || x + N >= q1 - q0); j += N) {
-        tile.backward_keys(tile.shifted_p, tile.gout_rows, tile.dvalues, y, from, to, j);
+        tile.backward_keys(tile.shifted_p, tile.gout_rows, tile.dvalues, y, from, to, fresh, j);
         if (tile.content)
-          tile.backward_keys(tile.shifted_ds, tile.query_rows, tile.dkeys, y, from, to, j);
+          tile.backward_keys(tile.shifted_ds, tile.query_rows, tile.dkeys, y, from, to, fresh, j);
       }
     }
     if (own && tile.position) tile.backward_tables();

@@ -11,16 +11,19 @@
 #pragma once
 #include "call.h"
 #include "pairs.h"
-#include "scratch.h"
+#include "sasa_plan.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
 
-struct SasaHalfTile {
+template <int Known = 0>
+struct SasaHalfTile : SasaWindow<Known> {
+  using SasaWindow<Known>::K;
+  using SasaWindow<Known>::P;
   using Element = float;
   static constexpr int ROWS = 2, N = LANES<float>;
   const Sasa& call;
-  int d, H, W, K, P, half, pitch;
+  int d, H, W, half, pitch;
   bool content, position;
   int q0, q1, left;    // columns of the queries; the column at index 0 of every row buffer
   int turn = 0;        // index at slot 0 of the rings
@@ -43,7 +46,7 @@ struct SasaHalfTile {
   float *drow_lanes, *dcol_lanes;            // half K N
 
   SasaHalfTile(const Sasa& c, int queries_wide, int pitch_)
-      : call(c), d(c.d), H(c.H), W(c.W), K(c.window), P(c.window / 2), half(c.d / 2),
+      : SasaWindow<Known>(c.window), call(c), d(c.d), H(c.H), W(c.W), half(c.d / 2),
         pitch(pitch_), content(c.k.data), position(c.row), q0(0), q1(queries_wide), left(0),
         row(ptrdiff_t(c.d) * pitch_), duo(ptrdiff_t((c.d + 1) / 2) * pitch_) {}
 
@@ -409,9 +412,10 @@ struct SasaHalfTile {
     dtable(query_rows + half * ptrdiff_t(pitch), col_sums, dcol_lanes);
   }
 
-  // Key rows [from, to) gather from the two query rows of this tile; j: index of the first key.
+  // Key rows [from, to) gather from the two query rows of this tile, those from `fresh` on for the
+  // first time; j: index of the first key.
   void backward_keys(const Pair* shifted, const Pair* u, float* ring, int y, int from, int to,
-                     int j) {
+                     int fresh, int j) {
     for (int m = 0; m <= P; m++) {
       const int r = y + 2 * m - P;
       if (r + 1 < from || r >= to) continue;
@@ -430,7 +434,9 @@ struct SasaHalfTile {
         for (int g = 0; g < 2; g++) {
           if (r + g < from || r + g >= to) continue;
           float* at = in_ring(ring, y + 2 * m + g, row) + ptrdiff_t(c) * pitch + j;
-          for (int k = 0; k < NC; k++) store(at + k * pitch, load(at + k * pitch) + sum[g][k]);
+          if (r + g < fresh)
+            for (int k = 0; k < NC; k++) sum[g][k] += load(at + k * pitch);
+          for (int k = 0; k < NC; k++) store(at + k * pitch, sum[g][k]);
         }
       });
     }

@@ -1,10 +1,30 @@
-// How local attention is cut into tasks: a band of rows x a strip of columns of one head.
+// What all tiles of local attention share: the side of the window, and how a call is cut into tasks,
+// each a band of rows x a strip of columns of one head.
 #pragma once
 #include "call.h"
 #include "scratch.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
+
+// K = 2P + 1: a constant for the window that occurs most, which spares much address arithmetic.
+template <int Known>
+struct SasaWindow {
+  static constexpr int K = Known, P = Known / 2;
+  explicit SasaWindow(int) {}
+};
+template <>
+struct SasaWindow<0> {
+  int K, P;
+  explicit SasaWindow(int window) : K(window), P(window / 2) {}
+};
+template <class F>
+INLINE void known_window(int window, F&& f) {
+  if (window == 7)
+    f(Int<7>{});
+  else
+    f(Int<0>{});
+}
 
 struct SasaPlan {
   int strips, strip;  // columns of queries (forward) or keys (backward) a task owns
