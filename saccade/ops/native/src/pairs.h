@@ -159,16 +159,14 @@ INLINE void mix_pairs(const Pair* p, ptrdiff_t p_row, ptrdiff_t p_offset, const 
   }
 }
 
-// 2^x for x <= 0, to 13 bits, of which a bfloat16 keeps 8; else as exp2.
+// 2^x for x <= 0, to 13 bits, of which a bfloat16 keeps 8. NaN stays NaN.
 INLINE V<float> exp2_coarse(V<float> x) {
-  x = maximum<float>(splat(-127.0f), x);
-  const V<float> magic = splat(12582912.0f + 127.0f);
-  const V<float> t = x + magic, r = x - (t - magic);
-  V<float> p = splat(5.517166954e-2f);
-  p = p * r + splat(2.426111254e-1f);
-  p = p * r + splat(6.932609857e-1f);
-  p = p * r + splat(9.999280733e-1f);
-  return p * (V<float>)((I<float>)t << 23);
+  const V<float> r = _mm256_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
+  V<float> p = splat(7.802452332e-02f);
+  p = p * r + splat(2.260671590e-01f);
+  p = p * r + splat(6.958335367e-01f);
+  p = p * r + splat(9.999252192e-01f);
+  return _mm256_scalef_ps(p, x);  // p 2^floor(x)
 }
 
 }  // namespace SACCADE_ISA
