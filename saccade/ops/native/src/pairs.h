@@ -161,7 +161,7 @@ INLINE void mix_pairs(const Pair* p, ptrdiff_t p_row, ptrdiff_t p_offset, const 
 
 // 2^x for x <= 0, to 13 bits, of which a bfloat16 keeps 8. NaN stays NaN.
 INLINE V<float> exp2_coarse(V<float> x) {
-  const V<float> r = _mm256_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // x - floor(x)
+  const V<float> r = _mm256_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);  // over floor
   V<float> p = splat(7.802452332e-02f);
   p = p * r + splat(2.260671590e-01f);
   p = p * r + splat(6.958335367e-01f);

@@ -1,11 +1,10 @@
 // Local attention (SASA) in bfloat16 where the processor multiplies pairs of them: sasa.h's walk
 // down a band, two query rows at a time, on the rows of pairs.h.
 //
-// Rows 2s - P and 2s - P + 1 of keys and values form pair s. Query rows come in twos from the top of
-// the image, however it is cut, so pairs are the same in every task and so are the results.
+// Rows 2s - P and 2s - P + 1 of keys and values form pair s. Query rows come in twos from the top
+// of the image, however it is cut, so pairs are the same in every task and so are the results.
 #pragma once
-#include "sasa_half_tile.h"
-#include "sasa_plan.h"
+#include "sasa_half_gradient.h"
 
 namespace saccade {
 namespace SACCADE_ISA {

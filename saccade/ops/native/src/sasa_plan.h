@@ -1,5 +1,5 @@
-// What all tiles of local attention share: the side of the window, and how a call is cut into tasks,
-// each a band of rows x a strip of columns of one head.
+// What all tiles of local attention share: the side of the window, and how a call is cut into
+// tasks, each a band of rows x a strip of columns of one head.
 #pragma once
 #include "call.h"
 #include "scratch.h"

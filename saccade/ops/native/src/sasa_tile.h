@@ -310,7 +310,8 @@ struct SasaTile : SasaWindow<Known> {
           for (int i = 0; i < rows; i++)
             for (int x = P; x < P + q1 - q0; x += N) {
               V<S> qs[NC];
-              for (int j = 0; j < NC; j++) qs[j] = load(q + i * row + ptrdiff_t(c + j) * pitch + x);
+              for (int j = 0; j < NC; j++)
+                qs[j] = load(q + i * row + ptrdiff_t(c + j) * pitch + x);
               for (int a = 0; a < NA; a++) {
                 const V<S> dsa = load(ds + ptrdiff_t(i * K + a0 + a) * pitch + x);
                 for (int j = 0; j < NC; j++) sum[j][a] += qs[j] * dsa;
@@ -328,8 +329,8 @@ struct SasaTile : SasaWindow<Known> {
     dtable(queries + ptrdiff_t(half) * pitch, col_sums, dcol_lanes);
   }
 
-  // Key rows [from, to) gather from the query rows of this tile, those from `fresh` on for the first
-  // time; j: index of the first key.
+  // Key rows [from, to) gather from the query rows of this tile, those from `fresh` on for the
+  // first time; j: index of the first key.
   void backward_keys(const S* shifted, const S* u, S* ring, int y, int rows, int from, int to,
                      int fresh, int j) {
     for (int r = from; r < to; r += R) {
