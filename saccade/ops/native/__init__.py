@@ -7,8 +7,9 @@ version. It is looked for in this order:
     2. in the user's cache, where an earlier first use has built it;
     3. else it is built there now.
 
-`SACCADE_NATIVE=0` keeps to plain PyTorch, `SACCADE_NATIVE=avx2` (or generic, avx512) forces an
-instruction set, `SACCADE_CACHE` moves the cache. `where()` says in one line what came of it.
+`SACCADE_NATIVE=0` keeps to plain PyTorch, `SACCADE_NATIVE=avx2` (or generic, avx512, avx512bf16)
+forces an instruction set, `SACCADE_CACHE` moves the cache. `where()` says in one line what came of
+it.
 """
 
 import ctypes

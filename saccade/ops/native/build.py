@@ -1,5 +1,7 @@
 """Compile the kernels: plain C++17, no headers but the system's, one object per instruction set.
 
+An instruction set holds all kernels; the last adds to the one before it a kernel of its own.
+
 Standard library only, and nothing of the package: the package's own build (setup.py) runs this file
 before the package, or torch, can be imported.
 """
@@ -25,14 +27,16 @@ GCC = [
     "-fno-tree-loop-distribute-patterns",  # a few zeros are stored faster than memset is called
     "-fno-predictive-commoning",  # values kept for the next turn of a loop crowd out its sums
 ]
+AVX512 = [
+    "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma",
+    "-mtune=generic", "-mprefer-vector-width=256",
+]  # fmt: skip
 INSTRUCTION_SETS = {
-    "generic": ["-DSACCADE_DOUBLE"],
-    "avx2": ["-mavx2", "-mfma", "-mtune=generic"],
-    "avx512": [
-        "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma",
-        "-mtune=generic", "-mprefer-vector-width=256",
-    ],
-}  # fmt: skip
+    "generic": ["kernels.cpp", "-DSACCADE_DOUBLE"],
+    "avx2": ["kernels.cpp", "-mavx2", "-mfma", "-mtune=generic"],
+    "avx512": ["kernels.cpp", *AVX512],
+    "avx512bf16": ["sasa_half.cpp", *AVX512, "-mavx512bf16"],
+}
 
 
 class NoCompilerError(RuntimeError):
@@ -62,14 +66,14 @@ def compile_to(target: Path) -> None:
     common = COMMON if "clang" in _run([*cxx, "--version"]) else COMMON + GCC
     x86 = platform.machine().lower() in ("x86_64", "amd64")
     sets = list(INSTRUCTION_SETS) if x86 else ["generic"]
+    if x86 and not _knows_bf16(cxx):
+        sets.remove("avx512bf16")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        jobs = {
-            f"{name}.o": ["kernels.cpp", f"-DSACCADE_ISA={name}", *INSTRUCTION_SETS[name]]
-            for name in sets
-        }
+        jobs = {f"{name}.o": [*INSTRUCTION_SETS[name], f"-DSACCADE_ISA={name}"] for name in sets}
         jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_FINGERPRINT={fingerprint()}"]
         jobs["entry.o"] += ["-DSACCADE_X86"] if x86 else []
+        jobs["entry.o"] += ["-DSACCADE_AVX512BF16"] if "avx512bf16" in sets else []
 
         def compile_one(item: tuple[str, list[str]]) -> str:
             output, (source, *flags) = item
@@ -85,9 +89,19 @@ def compile_to(target: Path) -> None:
         os.replace(linked, target)
 
 
-def _run(command: list[str]) -> str:
+def _knows_bf16(cxx: list[str]) -> bool:
+    """Older compilers know AVX-512 but not its bfloat16, neither as a flag nor as a question."""
+    question = 'int main() { return __builtin_cpu_supports("avx512bf16"); }'
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        _run([*cxx, "-mavx512bf16", "-fsyntax-only", "-x", "c++", "-"], question)
+    except NoCompilerError:
+        return False
+    return True
+
+
+def _run(command: list[str], text: str = "") -> str:
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     except OSError as error:
         raise NoCompilerError(f"{command[0]} does not start: {error}") from None
     if done.returncode:

@@ -119,10 +119,45 @@ def test_every_instruction_set_of_this_machine(isa, border):
         native.use()
 
 
-def test_strips_and_bands_leave_no_seam():
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("border", ["zero", "mask"])
+@pytest.mark.parametrize("window", range(3, 16, 2))
+def test_bfloat16_equals_float32_on_the_same_numbers(window, border, layout):
+    """Products of bfloat16 are exact in float32: only weights and results may be rounded."""
+    for seed, d in enumerate((1, 3, 4, 5, 6, 8, 10, 13, 16, 24, 31, 32, 64, 128)):
+        kinds = [(True, False)] if d % 2 else [(True, True), (True, False), (False, True)]
+        content, position = kinds[seed % len(kinds)]
+        tensors, g = example(
+            B=1, C=2 * d if d < 64 else d, H=5 + seed % 4, W=7 + 2 * seed, heads=2 if d < 64 else 1,
+            window=window, dtype=torch.bfloat16, layout=layout, tables=1, content=content,
+            position=position, seed=seed,
+        )  # fmt: skip
+        heads = tensors[0].shape[1] // d
+
+        def f(*t, heads=heads):
+            return local_attention(*t, heads, window, border)
+
+        y, dy = gradients(f, tensors, g)
+        same = [None if t is None else t.float() for t in tensors]
+        want, dwant = gradients(f, same, g.float())
+        assert relative(y, want) < 6e-3
+        for got, expected in zip(dy, dwant, strict=True):
+            assert relative(got, expected, 0.1 * expected.abs().max()) < 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_strips_and_bands_leave_no_seam(dtype):
     """A wide head on a large map: several strips of columns and bands of rows."""
-    tensors, g = example(B=1, C=64, H=61, W=150, heads=1, window=5)
+    tensors, g = example(B=1, C=64, H=61, W=150, heads=1, window=5, dtype=dtype)
     compare(tensors, g, 1, 5, "zero")
+
+
+def test_a_part_of_an_image_gives_the_same_bits():
+    """How an image is cut into tasks, or how far it reaches beyond a window, changes no sum."""
+    tensors, _ = example(B=1, C=8, H=64, W=48, heads=1, window=5, dtype=torch.bfloat16)
+    whole = local_attention(*tensors, 1, 5, "zero")
+    part = [t[:, :, :34, :24].contiguous() if t.ndim == 4 else t for t in tensors]
+    assert torch.equal(local_attention(*part, 1, 5, "zero")[:, :, :32, :22], whole[:, :, :32, :22])
 
 
 @pytest.mark.parametrize("name", ["local_k7_zero", "local_k7_mask", "local_k3_zero"])
@@ -161,27 +196,43 @@ def test_opcheck(content, position):
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("border", ["zero", "mask"])
 @pytest.mark.parametrize("which", [0, 1, 2])
-def test_nan_reaches_only_its_window(which, border, layout):
-    tensors, g = example(H=12, W=21, window=5, layout=layout)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("y0", [5, 6])
+def test_nan_reaches_only_its_window(y0, dtype, which, border, layout):
+    tensors, g = example(H=12, W=21, window=5, layout=layout, dtype=dtype)
     clean, dclean = gradients(lambda *t: local_attention(*t, 2, 5, border), tensors, g)
     spoilt = [t.clone() for t in tensors]
-    spoilt[which][0, 3, 6, 19] = torch.nan
+    spoilt[which][0, 3, y0, 19] = torch.nan
     y, dy = gradients(lambda *t: local_attention(*t, 2, 5, border), spoilt, g)
     sees = torch.zeros(2, 16, 12, 21, dtype=torch.bool)
-    sees[0, :8, 4:9, 17:] = True  # head 0 owns the channel; the window reaches 2 pixels
+    sees[0, :8, y0 - 2 : y0 + 3, 17:] = True  # head 0 owns the channel; the window reaches 2 pixels
     if which == 0:  # a query spoils itself only
         sees = torch.zeros_like(sees)
-        sees[0, :8, 6, 19] = True
+        sees[0, :8, y0, 19] = True
     assert torch.equal(y[~sees], clean[~sees])
-    assert y[0, 3, 6, 19].isnan()
+    assert y[0, 3, y0, 19].isnan()
     reach = torch.zeros_like(sees)
-    reach[0, :8, 2:11, 15:] = True
+    reach[0, :8, y0 - 4 : y0 + 5, 15:] = True
     for got, want in zip(dy[:3], dclean[:3], strict=True):
         assert torch.equal(got[~reach], want[~reach])
 
 
-def test_threads_and_runs_agree_bit_for_bit():
-    tensors, g = example(B=1, C=32, H=50, W=40, heads=2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("y0", [5, 6])
+def test_nan_in_a_gradient_reaches_only_its_window(y0, dtype):
+    tensors, g = example(H=12, W=21, window=5, dtype=dtype)
+    _, clean = gradients(lambda *t: local_attention(*t, 2, 5, "zero"), tensors, g)
+    g[0, 3, y0, 9] = torch.nan
+    _, spoilt = gradients(lambda *t: local_attention(*t, 2, 5, "zero"), tensors, g)
+    reach = torch.zeros(2, 16, 12, 21, dtype=torch.bool)
+    reach[0, :8, y0 - 2 : y0 + 3, 7:12] = True
+    for got, want in zip(spoilt[:3], clean[:3], strict=True):
+        assert torch.equal(got[~reach], want[~reach])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_threads_and_runs_agree_bit_for_bit(dtype):
+    tensors, g = example(B=1, C=32, H=50, W=40, heads=2, dtype=dtype)
     runs = []
     for n in (1, 2, 2, 5):
         torch.set_num_threads(n)

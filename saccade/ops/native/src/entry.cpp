@@ -16,13 +16,29 @@
 namespace saccade {
 namespace {
 
+#ifdef SACCADE_AVX512BF16
+const Kernels* with_bf16() {
+  static const Kernels table = [] {
+    Kernels t = avx512::table;
+    t.name = "avx512bf16";
+    t.sasa_half = avx512bf16::sasa_half;
+    return t;
+  }();
+  return &table;
+}
+#endif
+
 const Kernels* best() {
 #ifdef SACCADE_X86
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("fma"))
+      __builtin_cpu_supports("fma")) {
+#ifdef SACCADE_AVX512BF16
+    if (__builtin_cpu_supports("avx512bf16")) return with_bf16();
+#endif
     return &avx512::table;
+  }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
 #endif
   return &generic::table;
@@ -94,6 +110,11 @@ int each_task(const Work& work, int threads, Run run) {
 
 const Kernels& kernels_for(int32_t type) { return type == FLOAT64 ? generic::table : kernels(); }
 
+const SasaKernels& sasa_for(int32_t type) {
+  const Kernels& k = kernels_for(type);
+  return type == BFLOAT16 ? k.sasa_half : k.sasa;
+}
+
 template <class Call>
 int forward(const Call& call, const Work& work, void (*run)(const Call&, int, void*)) {
   return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
@@ -150,6 +171,9 @@ EXPORT int saccade_use(const char* name) {
       &avx2::table,
       &avx512::table,
 #endif
+#ifdef SACCADE_AVX512BF16
+      with_bf16(),
+#endif
   };
   const Kernels* top = best();
   for (const Kernels* k : known) {
@@ -164,12 +188,12 @@ EXPORT int saccade_use(const char* name) {
 
 // Forward and backward return 0, or 1 if memory ran out.
 EXPORT int saccade_sasa_forward(const Sasa* call) {
-  const Kernels& k = kernels_for(call->type);
-  return forward(*call, k.sasa_work(*call, false), k.sasa_forward);
+  const SasaKernels& k = sasa_for(call->type);
+  return forward(*call, k.work(*call, false), k.forward);
 }
 EXPORT int saccade_sasa_backward(const Sasa* call) {
-  const Kernels& k = kernels_for(call->type);
-  return reduced(*call, k.sasa_work(*call, true), k.sasa_backward, k.sasa_reduce);
+  const SasaKernels& k = sasa_for(call->type);
+  return reduced(*call, k.work(*call, true), k.backward, k.reduce);
 }
 EXPORT int saccade_qna_forward(const Qna* call) {
   const Kernels& k = kernels_for(call->type);

@@ -21,46 +21,52 @@ INLINE auto typed(int32_t type, F&& f) {
   return type == BFLOAT16 ? f(bfloat16{}, float{}) : f(float{}, float{});
 }
 
+#if defined(SACCADE_DOUBLE) && defined(__x86_64__)
+constexpr bool SPARE = true;  // the generic set where it is a last resort: not worth its build
+#else
+constexpr bool SPARE = false;
+#endif
+
+// f(Int<window>) for what occurs most, f(Int<0>) for the rest.
+template <class E, class F>
+INLINE void usual(const Sasa& c, F&& f) {
+  if constexpr (!SPARE && std::is_same<E, float>::value)
+    known_window(c.window, f);
+  else
+    f(Int<0>{});
+}
+
 Work sasa_work(const Sasa& c, bool backward) {
   return typed(c.type, [&](auto, auto s) {
-    using S = decltype(s);
-    const SasaPlan plan = sasa_plan<S>(c, backward);
-    const size_t partial = backward && c.row ? size_t(2) * c.window * (c.d / 2) * sizeof(S) : 0;
-    return Work{plan.tasks, plan.scratch * sizeof(S), partial};
+    using Tile = SasaTile<decltype(s)>;
+    const SasaPlan plan = sasa_plan<Tile>(c, backward);
+    return Work{plan.tasks, plan.scratch * sizeof(s), sasa_partial<Tile>(c, backward)};
   });
 }
 
 void sasa_forward_task(const Sasa& c, int task, void* scratch) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
-    sasa_forward<decltype(e), S>(c, sasa_plan<S>(c, false), task, static_cast<S*>(scratch));
+    const SasaPlan plan = sasa_plan<SasaTile<S>>(c, false);
+    usual<decltype(e)>(c, [&](auto k) {
+      sasa_forward<decltype(e), S, decltype(k)::value>(c, plan, task, static_cast<S*>(scratch));
+    });
   });
 }
 
 void sasa_backward_task(const Sasa& c, int task, void* scratch, void* partial) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
-    sasa_backward<decltype(e), S>(c, sasa_plan<S>(c, true), task, static_cast<S*>(scratch),
-                                  static_cast<S*>(partial));
+    const SasaPlan plan = sasa_plan<SasaTile<S>>(c, true);
+    usual<decltype(e)>(c, [&](auto k) {
+      sasa_backward<decltype(e), S, decltype(k)::value>(c, plan, task, static_cast<S*>(scratch),
+                                                        static_cast<S*>(partial));
+    });
   });
 }
 
-// Sums the tasks' shares of drow and dcol, in the order of the tasks and in double precision.
-void sasa_reduce(const Sasa& c, const void* partials) {
-  typed(c.type, [&](auto, auto s) {
-    using S = decltype(s);
-    const int tasks = sasa_plan<S>(c, true).tasks, size = c.window * (c.d / 2);
-    const int per_head = tasks / (c.B * c.heads);
-    for (int table = 0; table < c.tables; table++)
-      for (int j = 0; j < 2 * size; j++) {
-        double sum = 0;
-        for (int task = 0; task < tasks; task++)
-          if (c.tables == 1 || task / per_head % c.heads == table)
-            sum += static_cast<const S*>(partials)[size_t(task) * 2 * size + j];
-        S* to = static_cast<S*>(j < size ? c.drow : c.dcol);
-        to[table * size + j % size] = S(sum);
-      }
-  });
+void sasa_reduce_all(const Sasa& c, const void* partials) {
+  typed(c.type, [&](auto, auto s) { sasa_reduce<SasaTile<decltype(s)>>(c, partials); });
 }
 
 template <class S>
@@ -78,12 +84,6 @@ Work qna_work(const Qna& c, bool backward) {
     return Work{plan.tasks, plan.scratch * sizeof(S), backward ? partial : 0};
   });
 }
-
-#if defined(SACCADE_DOUBLE) && defined(__x86_64__)
-constexpr bool SPARE = true;  // the generic set where it is a last resort: not worth its build
-#else
-constexpr bool SPARE = false;
-#endif
 
 // f(Int<window>, Int<stride>) for what occurs most, f(Int<0>, Int<0>) for the rest.
 template <class E, class F>
@@ -180,11 +180,13 @@ void linear_backward_task(const Linear& c, int task, void* scratch) {
 
 }  // namespace
 
+#define SASA {sasa_work, sasa_forward_task, sasa_backward_task, sasa_reduce_all}
+
 extern const Kernels table = {
 #define NAME(isa) #isa
 #define NAME_OF(isa) NAME(isa)
     NAME_OF(SACCADE_ISA),
-    sasa_work, sasa_forward_task, sasa_backward_task, sasa_reduce,
+    SASA, SASA,
     qna_work,  qna_forward_task,  qna_backward_task,  qna_reduce,
     summary_work, summary_forward_task, summary_join_all, summary_backward_task, summary_sum_all,
     linear_work, linear_pack_one, linear_forward_task, linear_backward_task,

@@ -13,12 +13,16 @@ struct Work {
   size_t scratch, partial;
 };
 
+struct SasaKernels {
+  Work (*work)(const Sasa&, bool backward);
+  void (*forward)(const Sasa&, int task, void* scratch);
+  void (*backward)(const Sasa&, int task, void* scratch, void* partial);
+  void (*reduce)(const Sasa&, const void* partials);
+};
+
 struct Kernels {
   const char* name;
-  Work (*sasa_work)(const Sasa&, bool backward);
-  void (*sasa_forward)(const Sasa&, int task, void* scratch);
-  void (*sasa_backward)(const Sasa&, int task, void* scratch, void* partial);
-  void (*sasa_reduce)(const Sasa&, const void* partials);
+  SasaKernels sasa, sasa_half;  // the second for bfloat16
   Work (*qna_work)(const Qna&, bool backward);
   void (*qna_forward)(const Qna&, int task, void* scratch);
   void (*qna_backward)(const Qna&, int task, void* scratch, void* partial);
@@ -42,5 +46,9 @@ struct Kernels {
 SACCADE_DECLARE(generic)
 SACCADE_DECLARE(avx2)
 SACCADE_DECLARE(avx512)
+
+namespace avx512bf16 {  // avx512's kernels, but for this one
+extern const SasaKernels sasa_half;
+}
 
 }  // namespace saccade

@@ -37,7 +37,8 @@ INLINE void dot(const S* q, ptrdiff_t q_row, ptrdiff_t q_channel, const S* k, pt
     V<S> qs[NI];
     for (int i = 0; i < NI; i++) qs[i] = load(q + i * q_row);
     for (int b = 0; b < NB; b++) {
-      const V<S> kb = K::at(k + b);
+      V<S> kb = K::at(k + b);
+      if constexpr (NI == 2) loaded(kb);
       for (int i = 0; i < NI; i++) sum[i][b] += qs[i] * kb;
     }
   }
@@ -52,7 +53,8 @@ INLINE void mix(const S* p, ptrdiff_t p_row, ptrdiff_t p_offset, const S* v, ptr
     V<S> ps[HI - LO + 1];
     for (int i = LO; i <= HI; i++) ps[i - LO] = load(p + (i - LO) * p_row);
     for (int c = 0; c < NC; c++) {
-      const V<S> vc = X::at(v + c * v_channel);
+      V<S> vc = X::at(v + c * v_channel);
+      if constexpr (HI - LO == 1) loaded(vc);
       for (int i = LO; i <= HI; i++) sum[i][c] += ps[i - LO] * vc;
     }
   }

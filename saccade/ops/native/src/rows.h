@@ -35,6 +35,9 @@ INLINE float widen_one(bfloat16 x) {
 INLINE void narrow(float* p, V<float> v) { store(p, v); }
 INLINE void narrow(double* p, V<double> v) { store(p, v); }
 INLINE void narrow(bfloat16* p, V<float> v) {  // to nearest, ties to even; NaN stays NaN
+#ifdef __AVX512BF16__
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), (__m128i)_mm256_cvtneps_pbh(v));
+#else
   typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2)));
   typedef uint32_t U __attribute__((vector_size(BYTES)));
   const U u = (U)v;
@@ -42,6 +45,7 @@ INLINE void narrow(bfloat16* p, V<float> v) {  // to nearest, ties to even; NaN 
   const U nan = (U)(v != v);
   const U bits = (rounded & ~nan) | (0x7fc0u & nan);
   *reinterpret_cast<H*>(p) = __builtin_convertvector(bits, H);
+#endif
 }
 INLINE void narrow_one(float* p, float x) { *p = x; }
 INLINE void narrow_one(double* p, double x) { *p = x; }

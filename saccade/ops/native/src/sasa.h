@@ -19,56 +19,10 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-struct SasaPlan {
-  int strips, strip;  // columns of queries (forward) or keys (backward) a task owns
-  int bands, band;    // rows, a multiple of R
-  int pitch;
-  size_t scratch;  // in elements
-  int tasks;
-};
-
-template <class S>
-SasaPlan sasa_plan(const Sasa& c, bool backward) {
-  constexpr int N = LANES<S>;
-  const int P = c.window / 2;
-  SasaPlan plan;
-  for (plan.strips = 1;; plan.strips++) {
-    plan.strip = round_up((c.W + plan.strips - 1) / plan.strips, N);
-    const int wide = min(c.W, plan.strip + (backward && plan.strips > 1 ? 2 * P : 0));
-    plan.pitch = pitch_for(round_up(wide, N) + 2 * P + N);
-    plan.scratch = SasaTile<S>(c, wide, plan.pitch).carve(nullptr, backward);
-    if (plan.scratch * sizeof(S) <= BUDGET || plan.strip <= N) break;
-  }
-  plan.strips = (c.W + plan.strip - 1) / plan.strip;
-  // Bands only where images, heads and strips are few: the backward computes 2P rows twice for
-  // each. The thread count has no say, so that the tables' gradient never depends on it.
-  const int wanted = 32 / max(1, c.B * c.heads * plan.strips);
-  const int least = round_up(backward ? 8 * P : 2 * P, R);
-  plan.bands = max(1, min(wanted, c.H / least));
-  plan.band = round_up((c.H + plan.bands - 1) / plan.bands, R);
-  plan.bands = (c.H + plan.band - 1) / plan.band;
-  plan.tasks = c.B * c.heads * plan.bands * plan.strips;
-  return plan;
-}
-
-struct SasaPart {
-  int b, head, y0, y1, x0, x1;
-  SasaPart(const Sasa& c, const SasaPlan& plan, int task) {
-    x0 = task % plan.strips * plan.strip;
-    x1 = min(c.W, x0 + plan.strip);
-    task /= plan.strips;
-    y0 = task % plan.bands * plan.band;
-    y1 = min(c.H, y0 + plan.band);
-    task /= plan.bands;
-    head = task % c.heads;
-    b = task / c.heads;
-  }
-};
-
-template <class E, class S>
+template <class E, class S, int Known>
 void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
   const SasaPart part(c, plan, task);
-  SasaTile<S> tile(c, plan.strip, plan.pitch);
+  SasaTile<S, Known> tile(c, plan.strip, plan.pitch);
   tile.q0 = part.x0, tile.q1 = part.x1, tile.left = part.x0 - tile.P;
   tile.carve(scratch, false);
   tile.prepare(part.head, false);
@@ -79,6 +33,7 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
   };
   for (int y = part.y0, next = max(0, y - P); y < part.y1; y += R) {
     const int rows = min(R, part.y1 - y);
+    tile.begin(y);
     for (; next < min(c.H, y + rows + P); next++) {
       if (tile.content) rows_in(c.k, next, x0, x1, 1, tile.in_ring(tile.keys, next));
       rows_in(c.v, next, x0, x1, 1, tile.in_ring(tile.values, next));
@@ -93,14 +48,14 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
 }
 
 // `tables` receives this task's share of drow and dcol: 2 x window x d/2.
-template <class E, class S>
+template <class E, class S, int Known>
 void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S* tables) {
   constexpr int N = LANES<S>;
   const SasaPart part(c, plan, task);
   const int K = c.window, P = K / 2, d = c.d, c0 = part.head * d, pitch = plan.pitch;
   const int q0 = max(0, part.x0 - (plan.strips > 1 ? P : 0));
   const int q1 = min(c.W, part.x1 + (plan.strips > 1 ? P : 0));
-  SasaTile<S> tile(c, min(c.W, plan.strip + (plan.strips > 1 ? 2 * P : 0)), pitch);
+  SasaTile<S, Known> tile(c, min(c.W, plan.strip + (plan.strips > 1 ? 2 * P : 0)), pitch);
   tile.carve(scratch, true);
   tile.q0 = q0, tile.q1 = q1, tile.left = q0 - P;
   tile.prepare(part.head, true);
@@ -118,26 +73,30 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
   int next = max(0, first - P), done = part.y0;
   for (int y = first; y < last; y += R) {
     const int rows = min(R, c.H - y);
+    tile.begin(y);
     for (; next < min(c.H, y + rows + P); next++) {
       rows_in(c.v, next, x0, x1, 1, tile.in_ring(tile.values, next));
-      zero(tile.in_ring(tile.dvalues, next), tile.row);
-      if (!tile.content) continue;
-      rows_in(c.k, next, x0, x1, 1, tile.in_ring(tile.keys, next));
-      zero(tile.in_ring(tile.dkeys, next), tile.row);
+      if (tile.content) rows_in(c.k, next, x0, x1, 1, tile.in_ring(tile.keys, next));
     }
     for (int i = 0; i < rows; i++) {
       rows_in(c.q, y + i, q0, q1, S(LOG2E), tile.queries + i * tile.row);
       rows_in(c.gout, y + i, q0, q1, 1, tile.gouts + i * tile.row);
     }
     const bool own = y >= part.y0 && y < part.y1;
-    for (int x = 0; x < q1 - q0; x += N)
-      tile.backward_queries(y, rows, x, own, lanes<S>(part.x0 - q0 - x, part.x1 - q0 - x));
     const int from = max(part.y0, y - P), to = min(part.y1, y + rows + P);
-    for (int j = part.x0 - tile.left; j < part.x1 - tile.left; j += N) {
-      tile.backward_keys(tile.shifted_p, tile.gouts, tile.dvalues, y, rows, from, to, j);
-      if (tile.content)
-        tile.backward_keys(tile.shifted_ds, tile.queries, tile.dkeys, y, rows, from, to, j);
+    const int fresh = y == first ? 0 : y + P;
+    // Keys follow one vector behind the queries, while what those leave for them is near.
+    for (int x = 0, j = part.x0 - tile.left; x < q1 - q0; x += N) {
+      tile.backward_queries(y, rows, x, own, lanes<S>(part.x0 - q0 - x, part.x1 - q0 - x));
+      for (; j < part.x1 - tile.left && (j <= x || x + N >= q1 - q0); j += N) {
+        tile.backward_keys(tile.shifted_p, tile.gouts, tile.dvalues, y, rows, from, to, fresh,
+                           j);
+        if (tile.content)
+          tile.backward_keys(tile.shifted_ds, tile.queries, tile.dkeys, y, rows, from, to, fresh,
+                           j);
+      }
     }
+    if (own && tile.position) tile.backward_tables(rows);
     const int at = part.x0 - tile.left;
     for (int i = 0; own && i < rows; i++)
       unpack<E>(c.dq, part.b, c0, d, y + i, part.x0, part.x1, pitch, S(1),

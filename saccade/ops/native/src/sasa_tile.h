@@ -2,19 +2,24 @@
 #pragma once
 #include "call.h"
 #include "products.h"
-#include "scratch.h"
+#include "sasa_plan.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
 
 // The buffers of a task and the steps on one tile of R x LANES queries.
-template <class S>
-struct SasaTile {
-  static constexpr int N = LANES<S>;
+template <class S, int Known = 0>
+struct SasaTile : SasaWindow<Known> {
+  using SasaWindow<Known>::K;
+  using SasaWindow<Known>::P;
+  using Element = S;
+  static constexpr int ROWS = R, N = LANES<S>;
+  static constexpr S LOWEST = S(-3e38);  // any logit is above
   const Sasa& call;
-  int d, H, W, K, P, half, pitch;
+  int d, H, W, half, pitch;
   bool content, position;
   int q0, q1, left;  // columns of the queries; the column at index 0 of every row buffer
+  int turn = 0;      // the row at slot 0 of the rings
   ptrdiff_t row;     // elements in one row of all channels
 
   S *keys, *values, *queries, *outs;           // rings of R + 2P rows; R rows
@@ -24,10 +29,11 @@ struct SasaTile {
   S *gouts, *dqueries, *dkeys, *dvalues;  // R rows; R rows; rings
   S *dweights;                            // as logits
   S *shifted_p, *shifted_ds;              // R K K pitch, at the place of the key
+  S *row_sums, *col_sums;                 // R K pitch: of ds, for the tables' gradient
   S *drow_lanes, *dcol_lanes;             // half K N
 
   SasaTile(const Sasa& c, int queries_wide, int pitch_)
-      : call(c), d(c.d), H(c.H), W(c.W), K(c.window), P(c.window / 2), half(c.d / 2),
+      : SasaWindow<Known>(c.window), call(c), d(c.d), H(c.H), W(c.W), half(c.d / 2),
         pitch(pitch_), content(c.k.data), position(c.row), q0(0), q1(queries_wide), left(0),
         row(ptrdiff_t(c.d) * pitch_) {}
 
@@ -55,6 +61,8 @@ struct SasaTile {
       dvalues = from.take(ring);
       shifted_p = from.take(size_t(R) * K * K * pitch);
       shifted_ds = from.take(content ? size_t(R) * K * K * pitch : 0);
+      row_sums = from.take(position ? size_t(R) * K * pitch : 0);
+      col_sums = from.take(position ? size_t(R) * K * pitch : 0);
     } else {
       from.skew = (16 - P % 16) % 16;
       outs = from.take(R * row);
@@ -62,7 +70,13 @@ struct SasaTile {
     return from.used;
   }
 
-  S* in_ring(S* ring, int y) const { return ring + (y % (R + 2 * P)) * row; }
+  // Row y of the image is at y modulo R + 2P, near enough to the tile to do without a division.
+  S* in_ring(S* ring, int y) const {
+    const int from_turn = y - turn, n = R + 2 * P;
+    const int slot = from_turn < 0 ? from_turn + n : from_turn < n ? from_turn : from_turn - n;
+    return ring + slot * row;
+  }
+  void begin(int y) { turn = y / (R + 2 * P) * (R + 2 * P); }
   bool inside(int y) const { return y >= 0 && y < H; }
 
   // What does not change within a task: tables by channel, and the columns outside the image.
@@ -119,9 +133,10 @@ struct SasaTile {
     for (int t = 0; t < rows + 2 * P; t++) f(t, y + t - P, max(0, t - 2 * P), min(t, rows - 1));
   }
 
-  // to[i][a][b] = sum over channels of q[i] * keys(row a, column + b), plus q . r if Biased.
+  // to[i][a][b] = sum over channels of q[i] * keys(row a, column + b); if Biased, plus q . r, and
+  // `top` is the largest.
   template <bool Biased>
-  void products(const S* q, S* ring, int channels, int y, int rows, int x0, S* to) {
+  void products(const S* q, S* ring, int channels, int y, int rows, int x0, S* to, V<S> (&top)[R]) {
     window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
       const bool in = inside(r);
       if (!in && call.mask) return;  // never looked at
@@ -138,9 +153,14 @@ struct SasaTile {
                                      load(along_col + ((lo + i) * K + b0 + b) * N)
                                : V<S>{};
           dot<Pixels>(q + lo * row, row, pitch, k + b0, pitch, n, s);
-          for (int i = 0; i < NI; i++)
-            for (int b = 0; b < NB; b++)
+          for (int i = 0; i < NI; i++) {
+            V<S> most = s[i][0];
+            for (int b = 0; b < NB; b++) {
               store(to + (((lo + i) * K + t - lo - i) * K + b0 + b) * N, s[i][b]);
+              if constexpr (Biased) most = maximum<S>(most, s[i][b]);
+            }
+            if constexpr (Biased) top[lo + i] = maximum<S>(top[lo + i], most);
+          }
         });
       });
     });
@@ -150,16 +170,6 @@ struct SasaTile {
   void taking_part(int y, int& from, int& to) const {
     from = call.mask ? max(0, P - y) * K : 0;
     to = call.mask ? min(K, H - y + P) * K : K * K;
-  }
-  V<S> highest(const S* s, int from, int to) const {
-    V<S> m0 = load(s + from * N), m1 = m0;
-    int j = from;
-    for (; j + 1 < to; j += 2) {
-      m0 = maximum<S>(m0, load(s + j * N));
-      m1 = maximum<S>(m1, load(s + (j + 1) * N));
-    }
-    if (j < to) m0 = maximum<S>(m0, load(s + j * N));
-    return maximum<S>(m0, m1);
   }
 
   // The values of a window, weighted: sum[i][c] over all (a, b) of p[i][a][b] * ring(row, column).
@@ -178,13 +188,14 @@ struct SasaTile {
   void forward(int y, int rows, int x0) {
     const S* q = queries + P + x0;
     position_logits(q, rows, border + x0 * K);
-    products<true>(q, keys, content ? d : 0, y, rows, x0, logits);
-    V<S> scale[R] = {};
+    V<S> scale[R] = {}, top[R];
+    for (int i = 0; i < R; i++) top[i] = splat(LOWEST);
+    products<true>(q, keys, content ? d : 0, y, rows, x0, logits, top);
     for (int i = 0; i < rows; i++) {
       int from, to;
       taking_part(y + i, from, to);
       S* s = logits + size_t(i) * K * K * N;
-      const V<S> m = highest(s, from, to);
+      const V<S> m = top[i];
       V<S> l0{}, l1{};
       int j = from;
       for (; j + 1 < to; j += 2) {
@@ -212,47 +223,57 @@ struct SasaTile {
     });
   }
 
-  // p and ds of a tile, dq, and the tables' gradient. `own`: the task answers for these queries
-  // (others belong to a neighbour and are here only because keys of this task are in their window).
+  // p and ds of a tile, dq, and the sums of ds that the tables' gradient needs. `own`: the task
+  // answers for these queries (others are here because keys of this task are in their window).
   void backward_queries(int y, int rows, int x0, bool own, I<S> own_lanes) {
     const S *q = queries + P + x0, *g = gouts + P + x0;
     position_logits(q, rows, border + x0 * K);
-    products<true>(q, keys, content ? d : 0, y, rows, x0, logits);
-    products<false>(g, values, d, y, rows, x0, dweights);
+    V<S> top[R];
+    for (int i = 0; i < R; i++) top[i] = splat(LOWEST);
+    products<true>(q, keys, content ? d : 0, y, rows, x0, logits, top);
+    products<false>(g, values, d, y, rows, x0, dweights, top);
     const I<S> alive = lanes<S>(0, q1 - q0 - x0);
     for (int i = 0; i < rows; i++) {
       int from, to;
       taking_part(y + i, from, to);
       S* s = logits + size_t(i) * K * K * N;
       const S* dp = dweights + size_t(i) * K * K * N;
-      const V<S> m = highest(s, from, to);
-      V<S> l{}, mean{};  // of dp under p
-      for (int j = from; j < to; j++) {
+      const V<S> m = top[i];
+      V<S> total[2] = {}, weighted[2] = {};
+      const auto entry = [&](int j, int n) INLINED {
         const V<S> e = exp2(load(s + j * N) - m);
         store(s + j * N, e);
-        l += e;
-        mean += e * load(dp + j * N);
-      }
-      const V<S> scale = S(1) / l;
-      mean *= scale;
+        total[n] += e;
+        weighted[n] += e * load(dp + j * N);
+      };
+      int j = from;
+      for (; j + 1 < to; j += 2) entry(j, 0), entry(j + 1, 1);
+      if (j < to) entry(j, 0);
+      const V<S> scale = S(1) / (total[0] + total[1]);
+      const V<S> mean = (weighted[0] + weighted[1]) * scale;  // of dp under p
       S *rows_of = along_row + i * K * N, *cols_of = along_col + i * K * N;
       for (int a = 0; a < K; a++) store(rows_of + a * N, V<S>{});
-      for (int b = 0; b < K; b++) store(cols_of + b * N, V<S>{});
-      for (int a = from / K; a < to / K; a++) {
-        V<S> in_row{};
-        for (int b = 0; b < K; b++) {
-          const int j = a * K + b;
-          const ptrdiff_t at = (ptrdiff_t(i) * K * K + j) * pitch + x0 + b;
-          const V<S> p = keep<S>(alive, load(s + j * N) * scale);
-          const V<S> ds = keep<S>(alive, p * (load(dp + j * N) - mean));
-          store(shifted_p + at, p);
-          if (content) store(shifted_ds + at, ds);
-          store(s + j * N, ds);
-          in_row += ds;
-          store(cols_of + b * N, load(cols_of + b * N) + ds);
+      blocks(K, [&](int b0, auto nb) INLINED {
+        constexpr int NB = decltype(nb)::value;
+        V<S> in_col[1][NB];
+        clear(in_col);
+        for (int a = from / K; a < to / K; a++) {
+          const ptrdiff_t j = (a * K + b0) * N;
+          const ptrdiff_t at = (ptrdiff_t(i) * K * K + a * K + b0) * pitch + x0 + b0;
+          V<S> in_row = load(rows_of + a * N);
+          for (int b = 0; b < NB; b++) {
+            const V<S> p = keep<S>(alive, load(s + j + b * N) * scale);
+            const V<S> ds = keep<S>(alive, p * (load(dp + j + b * N) - mean));
+            store(shifted_p + at + b * (pitch + 1), p);
+            if (content) store(shifted_ds + at + b * (pitch + 1), ds);
+            store(s + j + b * N, ds);
+            in_row += ds;
+            in_col[0][b] += ds;
+          }
+          store(rows_of + a * N, in_row);
         }
-        store(rows_of + a * N, in_row);
-      }
+        for (int b = 0; b < NB; b++) store(cols_of + (b0 + b) * N, in_col[0][b]);
+      });
     }
     if (!own) return;
     const auto dq = [&](int from, int to, const S* ds, const S* table) INLINED {
@@ -271,25 +292,47 @@ struct SasaTile {
     if (!position) return dq(0, d, nullptr, nullptr);
     dq(0, half, along_row, row_table);
     dq(half, d, along_col, col_table);
-    const auto dtable = [&](const S* qs, const S* ds, S* sums) {
-      for (int c = 0; c < half; c++) {
-        V<S> qc[R] = {};
-        for (int i = 0; i < rows; i++)
-          qc[i] = keep<S>(own_lanes, load(qs + i * row + ptrdiff_t(c) * pitch));
-        for (int a = 0; a < K; a++) {
-          V<S> sum = load(sums + (c * K + a) * N);
-          for (int i = 0; i < rows; i++) sum += qc[i] * load(ds + (i * K + a) * N);
-          store(sums + (c * K + a) * N, sum);
-        }
-      }
-    };
-    dtable(q, along_row, drow_lanes);
-    dtable(q + ptrdiff_t(half) * pitch, along_col, dcol_lanes);
+    for (int j = 0; j < rows * K; j++) {
+      store(row_sums + j * pitch + P + x0, keep<S>(own_lanes, load(along_row + j * N)));
+      store(col_sums + j * pitch + P + x0, keep<S>(own_lanes, load(along_col + j * N)));
+    }
   }
 
-  // Key rows [from, to) gather from the query rows of this tile; j: index of the first key.
+  // The tables' gradient: sum over the queries of the tile's rows of q times ds.
+  void backward_tables(int rows) {
+    const auto dtable = [&](const S* q, const S* ds, S* sums) INLINED {
+      channel_blocks<2>(0, half, [&](int c, auto nc) INLINED {
+        constexpr int NC = decltype(nc)::value;
+        blocks(K, [&](int a0, auto na) INLINED {
+          constexpr int NA = decltype(na)::value;
+          V<S> sum[NC][NA];
+          clear(sum);
+          for (int i = 0; i < rows; i++)
+            for (int x = P; x < P + q1 - q0; x += N) {
+              V<S> qs[NC];
+              for (int j = 0; j < NC; j++)
+                qs[j] = load(q + i * row + ptrdiff_t(c + j) * pitch + x);
+              for (int a = 0; a < NA; a++) {
+                const V<S> dsa = load(ds + ptrdiff_t(i * K + a0 + a) * pitch + x);
+                for (int j = 0; j < NC; j++) sum[j][a] += qs[j] * dsa;
+              }
+            }
+          for (int j = 0; j < NC; j++)
+            for (int a = 0; a < NA; a++) {
+              S* at = sums + ((c + j) * K + a0 + a) * N;
+              store(at, load(at) + sum[j][a]);
+            }
+        });
+      });
+    };
+    dtable(queries, row_sums, drow_lanes);
+    dtable(queries + ptrdiff_t(half) * pitch, col_sums, dcol_lanes);
+  }
+
+  // Key rows [from, to) gather from the query rows of this tile, those from `fresh` on for the
+  // first time; j: index of the first key.
   void backward_keys(const S* shifted, const S* u, S* ring, int y, int rows, int from, int to,
-                     int j) {
+                     int fresh, int j) {
     for (int r = from; r < to; r += R) {
       const int n = min(R, to - r), t = r - y + P;
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
@@ -306,9 +349,12 @@ struct SasaTile {
                                                                   K, sum);
           });
         }
-        for (int g = 0; g < n; g++) {
+        for (int g = 0; g < R; g++) {
+          if (g >= n) break;
           S* at = in_ring(ring, r + g) + ptrdiff_t(c) * pitch + j;
-          for (int k = 0; k < NC; k++) store(at + k * pitch, load(at + k * pitch) + sum[g][k]);
+          if (r + g < fresh)
+            for (int k = 0; k < NC; k++) sum[g][k] += load(at + k * pitch);
+          for (int k = 0; k < NC; k++) store(at + k * pitch, sum[g][k]);
         }
       });
     }

@@ -106,6 +106,19 @@ INLINE V<S> keep(I<S> mask, V<S> v) {
   return (V<S>)((I<S>)v & mask);
 }
 
+// Holds v in a register from here on. GCC reads what is used twice from memory twice, as operand of
+// two instructions, though it is loads that are scarce.
+template <class T>
+INLINE void loaded(T& v) {
+#if defined(__AVX512VL__)
+  asm("" : "+v"(v));
+#elif defined(__AVX2__)
+  asm("" : "+x"(v));
+#else
+  (void)v;
+#endif
+}
+
 // 2^r for |r| <= 1/2.
 INLINE V<float> exp2_fraction(V<float> r) {
   V<float> p = splat(1.326472731e-3f);
