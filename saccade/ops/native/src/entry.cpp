@@ -157,7 +157,7 @@ EXPORT int saccade_linear_pays() {
 #ifdef SACCADE_X86
   static const bool narrow = half_wide();  // asked once: a virtual machine takes its time to answer
   const Kernels& k = kernels();
-  return &k == &avx2::table || (&k == &avx512::table && narrow);
+  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && narrow);
 #else
   return 0;
 #endif
