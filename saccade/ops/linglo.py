@@ -16,8 +16,9 @@ is `folded`, three products. Given G the layer is even *linear* in X:
 
     Y = X (Wv diag(G) U1 U2 + Wk U2) + (G * bv) U1 U2 + c
 
-is `collapsed`: one N x C x C product and one C x C x C product per image, neither K nor V. The
-saliency-weighted means come from a kernel that reads X once, where saccade.ops.native has it.
+is `collapsed`: one N x C x C product and one C x C x C product per image, neither K nor V. Where
+saccade.ops.native has kernels, the means come from one that reads X once, and all of `collapsed` is
+one operator.
 """
 
 from typing import Any, NamedTuple, no_type_check
@@ -28,7 +29,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saccade.ops import native
-from saccade.ops.native.linglo import joined, supports
+from saccade.ops.native.linglo import summary, supports
+from saccade.ops.native.linglo_layer import key_only as key_only_kernels
 from saccade.ops.precision import autocasts, no_autocast, wide
 from saccade.ops.second import transformed
 
@@ -82,15 +84,17 @@ def tokenwise(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
 
 def folded(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     """The same function without K: its two uses meet in weights."""
-    _, g = _context(x, w)
+    g = _context(x, w)
     gated = g[:, None] * F.linear(x, w.wv, w.bv)
     return F.linear(gated, w.u2 @ w.u1) + F.linear(x, w.u2 @ w.wk, _constant(w))
 
 
 def collapsed(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     """The same function as one image-conditioned linear map, without K or V."""
+    if _native(x, w):
+        return key_only_kernels(x, *w)
     both = (w.u2 @ w.u1).mT  # U1 U2, as the equation writes it: (in, out)
-    x, g = _context(x, w)
+    g = _context(x, w)
     m = (w.wv.mT * g[:, None]) @ both + (w.u2 @ w.wk).mT  # B C C
     bias = torch.addmm(_constant(w), g * w.bv, both)
     return _mapped(x.to(m.dtype), m, bias.to(m.dtype))
@@ -113,16 +117,19 @@ def _attend(x: Float[Tensor, "B N C"], ws: Float[Tensor, "h C"]) -> Float[Tensor
     return torch.softmax(logits, dim=-1, dtype=wide(logits.dtype))
 
 
-def _context(
-    x: Float[Tensor, "B N C"], w: Weights
-) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B C"]]:
-    """G without K; and X, to be read on by one product alone (see `joined`)."""
-    plain = torch.compiler.is_exporting() or transformed() or not supports(x)
-    if plain or w.wk.dtype != x.dtype or not native.available():
-        mean = weighted_sum(_attend(x, w.ws @ w.wk), x)  # B h C
+def _context(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B C"]:
+    """G without K."""
+    ask = w.ws @ w.wk
+    if _native(x, w):
+        mean = summary(x, ask * (ask.shape[1] // len(ask)) ** -0.5)
     else:
-        x, mean = joined(x, (w.ws * (w.ws.shape[1] // len(w.ws)) ** -0.5) @ w.wk)
-    return x, _per_head(F.linear(mean.to(w.wk.dtype), w.wk, w.bk))
+        mean = weighted_sum(_attend(x, ask), x)  # B h C
+    return _per_head(F.linear(mean.to(w.wk.dtype), w.wk, w.bk))
+
+
+def _native(x: Float[Tensor, "B N C"], w: Weights) -> bool:
+    plain = torch.compiler.is_exporting() or transformed() or not supports(x)
+    return not plain and w.wk.dtype == x.dtype and native.available()
 
 
 def _constant(w: Weights) -> Float[Tensor, "C"]:

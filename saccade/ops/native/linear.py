@@ -2,6 +2,8 @@
 
     y = x w^T + b            dw += g^T x,  db += sum over pixels of g
 
+of one matrix for all (`times`, `add_gradients`) or one for each image (`..._each`).
+
 By a kernel of our own where that is the faster one: with arithmetic of 256 bits (AVX2, and Zen 4's
 AVX-512), MKL spends up to a quarter of its time on laying out pixels that are used only once.
 Elsewhere by torch, whose libraries know the processor's wider vectors and matrix units. All in
@@ -56,3 +58,40 @@ def add_gradients(
     dweight.addmm_(grad.mT, x)
     if dbias is not None:
         dbias += grad.sum(0)
+
+
+def times_each(
+    x: Float[Tensor, "B M K"],
+    weight: Float[Tensor, "B N K"],
+    bias: Float[Tensor, "B N"] | None,
+    out: Float[Tensor, "B M N"],
+) -> None:
+    """out = x weight^T + bias image by image, of dense x and out."""
+    if ours() and x.shape[1] >= FEWEST:
+        call = Linear(torch.get_num_threads(), *x.shape, weight.shape[1], x.data_ptr())
+        call.w, call.b, call.y = weight.data_ptr(), pointer(bias), out.data_ptr()
+        call.w_batch, call.w_output, call.w_input = weight.stride()
+        call.b_batch = 0 if bias is None else bias.stride(0)
+        run("saccade_linear_forward", call)
+        return
+    weight = weight.mT.contiguous()  # few numbers, and a faster product
+    if bias is None:
+        torch.bmm(x, weight, out=out)
+    else:
+        torch.baddbmm(bias[:, None], x, weight, out=out)
+
+
+def add_gradients_each(
+    grad: Float[Tensor, "B M N"],
+    x: Float[Tensor, "B M K"],
+    dweight: Float[Tensor, "B N K"],
+    dbias: Float[Tensor, "B N"],
+) -> None:
+    """Adds to dweight and dbias what `times_each` gives them, all dense."""
+    if ours() and x.shape[1] >= FEWEST:
+        call = Linear(torch.get_num_threads(), *x.shape, grad.shape[2], x.data_ptr())
+        call.y, call.dw, call.db = grad.data_ptr(), dweight.data_ptr(), dbias.data_ptr()
+        run("saccade_linear_backward", call)
+        return
+    dweight.baddbmm_(grad.mT, x)
+    dbias += grad.sum(1)

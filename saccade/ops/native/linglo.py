@@ -5,8 +5,6 @@
 The tokens are read once forward and once backward; of the softmax only its log-sum-exp is kept.
 """
 
-from typing import Any, no_type_check
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -21,42 +19,6 @@ def summary(x: Float[Tensor, "B N C"], ask: Float[Tensor, "h C"]) -> Float[Tenso
     return torch.ops.saccade.summary(x, ask)[0]
 
 
-@no_type_check  # autograd hands it what it likes
-class _Joined(torch.autograd.Function):
-    """x as it is, and its summary. What reads x behind it hands its gradient back through here,
-    where the summary's is added in place: nobody else has seen that tensor."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, ask: Tensor) -> tuple[Tensor, Tensor]:
-        mean, lse = torch.ops.saccade.summary(x, ask)
-        ctx.save_for_backward(x, ask, mean, lse)
-        ctx.set_materialize_grads(False)
-        return x.view_as(x), mean
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        dx, dmean = grad_outputs
-        if dmean is None:
-            return dx, None
-        kept = ctx.saved_tensors
-        if dx is None or torch.is_grad_enabled() or not dx.is_contiguous():
-            of_mean, dask = torch.ops.saccade.summary_backward(dmean, *kept)
-            return of_mean if dx is None else dx + of_mean, dask
-        return dx, torch.ops.saccade.summary_backward_to(dx, dmean, *kept)
-
-
-def joined(
-    x: Float[Tensor, "B N C"], ask: Float[Tensor, "h C"]
-) -> tuple[Float[Tensor, "B N C"], Float[Tensor, "B h C"]]:
-    """The tokens and their summary, for one reader of both: backward, one map holds the gradient.
-
-    The tokens returned are for one operation whose backward makes a new tensor, as a product does.
-    """
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
-        return x, summary(x, ask)
-    return _Joined.apply(x, ask)
-
-
 def supports(x: Tensor) -> bool:
     """Whether the kernel takes such tokens (where it can be called at all)."""
     return (
@@ -67,13 +29,36 @@ def supports(x: Tensor) -> bool:
     )
 
 
-@torch.library.custom_op("saccade::summary", mutates_args=(), device_types="cpu")
-def _forward(x: Tensor, ask: Tensor) -> tuple[Tensor, Tensor]:
-    """The means, and the log-sum-exp of every head's logits."""
+def means(x: Float[Tensor, "B N C"], ask: Float[Tensor, "h C"]) -> tuple[Tensor, Tensor]:
+    """The means, and the log-sum-exp of every head's logits; no operator, no gradient."""
     mean, lse = _empty_output(x, ask)
     x, ask = x.contiguous(), ask.contiguous()
     run("saccade_summary_forward", _call(x, ask, mean=mean, lse=lse))
     return mean, lse
+
+
+def means_backward(
+    dmean: Float[Tensor, "B h C"],
+    x: Float[Tensor, "B N C"],
+    ask: Float[Tensor, "h C"],
+    mean: Float[Tensor, "B h C"],
+    lse: Float[Tensor, "B h"],
+    dx: Float[Tensor, "B N C"],
+    add: bool,
+) -> Float[Tensor, "h C"]:
+    """The gradient of ask; that of x goes to dx (dense), in place of what is there or added."""
+    dask = ask.new_empty(ask.shape)
+    dmean, x, ask = dmean.contiguous(), x.contiguous(), ask.contiguous()
+    delta = (dmean * mean).sum(-1)
+    call = _call(x, ask, lse=lse, dmean=dmean, delta=delta, dx=dx, dask=dask)
+    call.add = add
+    run("saccade_summary_backward", call)
+    return dask
+
+
+@torch.library.custom_op("saccade::summary", mutates_args=(), device_types="cpu")
+def _forward(x: Tensor, ask: Tensor) -> tuple[Tensor, Tensor]:
+    return means(x, ask)
 
 
 @_forward.register_fake
@@ -90,32 +75,7 @@ def _backward(
     dmean: Tensor, x: Tensor, ask: Tensor, mean: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor]:
     dx = x.new_empty(x.shape)
-    return dx, _run_backward(dmean, x, ask, mean, lse, dx, add=False)
-
-
-def _run_backward(dmean, x, ask, mean, lse, dx, add) -> Tensor:
-    dask = ask.new_empty(ask.shape)
-    dmean, x, ask = dmean.contiguous(), x.contiguous(), ask.contiguous()
-    delta = (dmean * mean).sum(-1)
-    call = _call(x, ask, lse=lse, dmean=dmean, delta=delta, dx=dx, dask=dask)
-    call.add = add
-    run("saccade_summary_backward", call)
-    return dask
-
-
-@torch.library.custom_op("saccade::summary_backward_to", mutates_args=("dx",), device_types="cpu")
-def _backward_to(
-    dx: Tensor, dmean: Tensor, x: Tensor, ask: Tensor, mean: Tensor, lse: Tensor
-) -> Tensor:
-    """Adds to dx (dense) where it is, so that the tokens' gradients meet without another map."""
-    if not dx.is_contiguous() or dx.shape != x.shape or dx.dtype != x.dtype:
-        raise ValueError(f"summary_backward_to: dx must be dense, as x, got {dx.shape=}")
-    return _run_backward(dmean, x, ask, mean, lse, dx, add=True)
-
-
-@_backward_to.register_fake
-def _(dx, dmean, x, ask, mean, lse):
-    return ask.new_empty(ask.shape)
+    return dx, means_backward(dmean, x, ask, mean, lse, dx, add=False)
 
 
 @_backward.register_fake

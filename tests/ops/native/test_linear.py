@@ -3,8 +3,7 @@ import torch
 
 from saccade.ops import native
 from saccade.ops.native import linear
-from saccade.ops.native.call import Linear, pointer, run
-from saccade.ops.native.linear import add_gradients, times
+from saccade.ops.native.linear import add_gradients, add_gradients_each, times, times_each
 from tests.ops.native.oracle import relative
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
@@ -57,18 +56,23 @@ def test_every_instruction_set(instruction_set, monkeypatch):
     assert relative(dw, g.double().mT @ x.double()) <= 1e-5
 
 
-def test_a_matrix_for_every_image():
+@pytest.mark.parametrize("M", [300, 40])
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_matrix_for_every_image(way, M, turned):
     torch.manual_seed(0)
-    B, M, K, N = 3, 100, 20, 30
+    B, K, N = 3, 20, 30
     x, w, b, g = (torch.randn(s) for s in ((B, M, K), (B, N, K), (B, N), (B, M, N)))
-    y, dw, db = torch.empty(B, M, N), torch.zeros(B, N, K), torch.zeros(B, N)
-    call = Linear(1, B, M, K, N, pointer(x), pointer(w), *w.stride(), pointer(b), N, pointer(y))
-    run("saccade_linear_forward", call)
-    assert relative(y, x.double() @ w.double().mT + b.double()[:, None]) <= 1e-5
-    call = Linear(1, B, M, K, N, pointer(x), y=pointer(g), dw=pointer(dw), db=pointer(db))
-    run("saccade_linear_backward", call)
-    assert relative(dw, g.double().mT @ x.double()) <= 1e-5
-    assert relative(db, g.double().sum(1)) <= 1e-5
+    if turned:
+        w = w.mT.contiguous().mT
+    y = torch.full((B, M, N), torch.nan)
+    for bias in (b, None):
+        times_each(x, w, bias, y)
+        want = x.double() @ w.double().mT + (0 if bias is None else bias.double()[:, None])
+        assert relative(y, want) <= 1e-5
+    dw, db = torch.ones(B, N, K), torch.ones(B, N)
+    add_gradients_each(g, x, dw, db)
+    assert relative(dw, g.double().mT @ x.double() + 1) <= 1e-5
+    assert relative(db, g.double().sum(1) + 1) <= 1e-5
 
 
 @pytest.mark.parametrize("threads", [2, 3])

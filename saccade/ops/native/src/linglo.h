@@ -2,9 +2,9 @@
 //
 //     s(n) = ask . x(n)      a = softmax of s over the tokens      mean = sum over n of a(n) x(n)
 //
-// One walk over the tokens, N at a time: a token is read once, while its logit, its share and its
-// part of the sum are found (the sum so far is rescaled when a larger logit comes). Backward, with
-// the log-sum-exp kept and D = dmean . mean, is one walk too:
+// One walk over the tokens, a few at a time: while they are in the first cache, their logits, their
+// shares and their part of the sum are found (the sum so far is rescaled when a larger logit comes).
+// Backward, with the log-sum-exp kept and D = dmean . mean, is one walk too:
 //
 //     ds = a (dmean . x - D)     dx = a dmean + ds ask     dask = sum over n of ds x
 //
@@ -24,8 +24,14 @@ namespace SACCADE_ISA {
 constexpr ptrdiff_t AHEAD = 4096;
 
 struct SummaryPart {
-  static constexpr int CHUNK = 784;  // tokens
+  static constexpr int CHUNK = 784;  // tokens of a task
+  static constexpr int FEW = 64;     // tokens at once, at most
   int b, from, to;
+  // Tokens at once, in whole vectors: with their gradient they fill half of a first cache.
+  static int few(const Summary& c, bool backward) {
+    constexpr int N = LANES<float>;
+    return max(N, min(FEW, (backward ? 2048 : 4096) / c.C / N * N));
+  }
   static int chunks(const Summary& c) { return (c.tokens + CHUNK - 1) / CHUNK; }
   // Of one head: the largest logit, the sum of exponentials, and C sums.
   static size_t size(const Summary& c) { return size_t(c.heads) * (c.C + 2); }
@@ -55,24 +61,37 @@ INLINE V<float> dots(const float* u, const float* x, int C, int n, float other) 
   return total;
 }
 
-// to[c] = to[c] * scale + sum over the n tokens of e[j] x[j][c].
-INLINE void add_tokens(float* to, float scale, V<float> e, const float* x, int C, int n) {
+// f(first channel, Int<vectors>) for as many vectors at once as keep the adders busy; returns the
+// first channel that is left for numbers alone.
+template <class F>
+INLINE int channels(int C, F&& f) {
   constexpr int N = LANES<float>;
-  const int whole = C / N * N;
-  V<float> share[N];
-  for (int j = 0; j < N; j++) share[j] = splat(float(e[j]));
-  for (int c = 0; c < whole; c += N) {
-    V<float> even = load(to + c) * splat(scale), odd{};
-    if (n == N) {
-      for (int j = 0; j < N; j += 2) {
-        even += share[j] * load(x + ptrdiff_t(j) * C + c);
-        odd += share[j + 1] * load(x + ptrdiff_t(j + 1) * C + c);
+  int c = 0;
+  for (; c + 8 * N <= C; c += 8 * N) f(c, Int<8>{});
+  for (; c + 4 * N <= C; c += 4 * N) f(c, Int<4>{});
+  for (; c + N <= C; c += N) f(c, Int<1>{});
+  return c;
+}
+
+// to[c] = to[c] * scale + sum over the n tokens of e[j] x[j][c].
+INLINE void add_tokens(float* to, float scale, const float* e, const float* x, int C, int n) {
+  constexpr int N = LANES<float>;
+  const int whole = channels(C, [&](int c, auto count) INLINED {
+    constexpr int NV = decltype(count)::value;
+    V<float> even[NV], odd[NV];
+    for (int v = 0; v < NV; v++) even[v] = load(to + c + v * N) * splat(scale), odd[v] = V<float>{};
+    const float* row = x + c;
+    int j = 0;
+    for (; j + 2 <= n; j += 2, row += 2 * ptrdiff_t(C))
+      for (int v = 0; v < NV; v++) {
+        even[v] += splat(e[j]) * load(row + v * N);
+        odd[v] += splat(e[j + 1]) * load(row + C + v * N);
       }
-    } else {
-      for (int j = 0; j < n; j++) even += share[j] * load(x + ptrdiff_t(j) * C + c);
+    for (int v = 0; v < NV; v++) {
+      if (j < n) even[v] += splat(e[j]) * load(row + v * N);
+      store(to + c + v * N, even[v] + odd[v]);
     }
-    store(to + c, even + odd);
-  }
+  });
   for (int c = whole; c < C; c++) {
     float sum = to[c] * scale;
     for (int j = 0; j < n; j++) sum += e[j] * x[ptrdiff_t(j) * C + c];
@@ -83,20 +102,32 @@ INLINE void add_tokens(float* to, float scale, V<float> e, const float* x, int C
 inline void summary_forward(const Summary& c, int task, float* partial) {
   constexpr int N = LANES<float>;
   const SummaryPart part(c, task);
+  const int few = SummaryPart::few(c, false);
   zero(partial, SummaryPart::size(c));
   for (int h = 0; h < c.heads; h++) partial[h * (c.C + 2)] = -1e30f;
-  for (int t = part.from; t < part.to; t += N) {
-    const int n = min(N, part.to - t);
+  for (int t = part.from; t < part.to; t += few) {
+    const int n = min(few, part.to - t);
     const float* x = c.x + (ptrdiff_t(part.b) * c.tokens + t) * c.C;
-    fetch(x + AHEAD, size_t(n) * c.C * sizeof(float));
     for (int h = 0; h < c.heads; h++) {
       float *top = partial + h * (c.C + 2), *total = top + 1, *sums = top + 2;
-      const V<float> s = dots(c.ask + ptrdiff_t(h) * c.C, x, c.C, n, -INFINITY);
-      float high = *top;
-      for (int j = 0; j < n; j++) high = s[j] > high ? s[j] : high;
-      const float scale = std::exp(*top - high);
-      const V<float> e = exp2((s - high) * splat(float(LOG2E)));
-      *total = *total * scale + sum<float>(e);
+      float e[SummaryPart::FEW];
+      V<float> highs = splat(*top), totals{};
+      for (int j = 0; j < n; j += N) {
+        const float* at = x + ptrdiff_t(j) * c.C;
+        if (!h) fetch(at + AHEAD, size_t(N) * c.C * sizeof(float));
+        const V<float> s = dots(c.ask + ptrdiff_t(h) * c.C, at, c.C, min(N, n - j), -INFINITY);
+        store(e + j, s);
+        highs = maximum<float>(s, highs);  // not of NaN, which comes back below
+      }
+      float high = highs[0];
+      for (int l = 1; l < N; l++) high = highs[l] > high ? highs[l] : high;
+      for (int j = 0; j < n; j += N) {
+        const V<float> one = exp2((load(e + j) - high) * splat(float(LOG2E)));
+        store(e + j, one);
+        totals += one;
+      }
+      const float scale = high > *top ? std::exp(*top - high) : 1;
+      *total = *total * scale + sum<float>(totals);
       *top = high;
       add_tokens(sums, scale, e, x, c.C, n);
     }
@@ -125,36 +156,58 @@ inline void summary_join(const Summary& c, const float* partials) {
     }
 }
 
+// dx[j][c] = a[j] dmean[c] + ds[j] ask[c] for n tokens, or with `more` added to what is there.
+template <bool more>
+INLINE void give_tokens(float* dx, const float* a, const float* ds, const float* dmean,
+                        const float* ask, int C, int n) {
+  constexpr int N = LANES<float>;
+  const int whole = channels(C, [&](int c, auto count) INLINED {
+    constexpr int NV = decltype(count)::value;
+    V<float> m[NV], u[NV];
+    for (int v = 0; v < NV; v++) m[v] = load(dmean + c + v * N), u[v] = load(ask + c + v * N);
+    float* row = dx + c;
+    for (int j = 0; j < n; j++, row += C)
+      for (int v = 0; v < NV; v++) {
+        const V<float> term = splat(a[j]) * m[v] + splat(ds[j]) * u[v];
+        store(row + v * N, more ? load(row + v * N) + term : term);
+      }
+  });
+  for (int c = whole; c < C; c++)
+    for (int j = 0; j < n; j++) {
+      float& to = dx[ptrdiff_t(j) * C + c];
+      to = (more ? to : 0.0f) + (a[j] * dmean[c] + ds[j] * ask[c]);
+    }
+}
+
 inline void summary_backward(const Summary& c, int task, float* partial) {
   constexpr int N = LANES<float>;
   const SummaryPart part(c, task);
+  const int few = SummaryPart::few(c, true);
   zero(partial, SummaryPart::size(c));
-  const int whole = c.C / N * N;
-  for (int t = part.from; t < part.to; t += N) {
-    const int n = min(N, part.to - t);
-    const ptrdiff_t at = (ptrdiff_t(part.b) * c.tokens + t) * c.C;
-    const float* x = c.x + at;
-    float* dx = c.dx + at;
-    fetch(x + AHEAD, size_t(n) * c.C * sizeof(float));
-    if (c.add) fetch(dx + AHEAD, size_t(n) * c.C * sizeof(float));
+  for (int t = part.from; t < part.to; t += few) {
+    const int n = min(few, part.to - t);
+    const ptrdiff_t first = (ptrdiff_t(part.b) * c.tokens + t) * c.C;
+    const float* x = c.x + first;
+    float* dx = c.dx + first;
     for (int h = 0; h < c.heads; h++) {
-      const bool more = h || c.add;
       const ptrdiff_t head = ptrdiff_t(part.b) * c.heads + h;
       const float *ask = c.ask + ptrdiff_t(h) * c.C, *dmean = c.dmean + head * c.C;
-      const V<float> s = dots(ask, x, c.C, n, -INFINITY), t = dots(dmean, x, c.C, n, 0);
-      const V<float> a = exp2((s - c.lse[head]) * splat(float(LOG2E)));
-      const V<float> ds = a * (t - c.delta[head]);
-      add_tokens(partial + size_t(h) * (c.C + 2) + 2, 1, ds, x, c.C, n);
-      for (int j = 0; j < n; j++) {
-        const V<float> aj = splat(float(a[j])), dsj = splat(float(ds[j]));
-        float* row = dx + ptrdiff_t(j) * c.C;
-        for (int k = 0; k < whole; k += N) {
-          const V<float> term = aj * load(dmean + k) + dsj * load(ask + k);
-          store(row + k, more ? load(row + k) + term : term);
-        }
-        for (int k = whole; k < c.C; k++)
-          row[k] = (more ? row[k] : 0.0f) + (a[j] * dmean[k] + ds[j] * ask[k]);
+      float a[SummaryPart::FEW], ds[SummaryPart::FEW];
+      for (int j = 0; j < n; j += N) {
+        const int some = min(N, n - j);
+        const ptrdiff_t at = ptrdiff_t(j) * c.C;
+        if (!h) fetch(x + at + AHEAD, size_t(N) * c.C * sizeof(float));
+        if (!h && c.add) fetch(dx + at + AHEAD, size_t(N) * c.C * sizeof(float));
+        const V<float> s = dots(ask, x + at, c.C, some, -INFINITY);
+        const V<float> share = exp2((s - c.lse[head]) * splat(float(LOG2E)));
+        store(a + j, share);
+        store(ds + j, share * (dots(dmean, x + at, c.C, some, 0) - c.delta[head]));
       }
+      add_tokens(partial + size_t(h) * (c.C + 2) + 2, 1, ds, x, c.C, n);
+      if (h || c.add)
+        give_tokens<true>(dx, a, ds, dmean, ask, c.C, n);
+      else
+        give_tokens<false>(dx, a, ds, dmean, ask, c.C, n);
     }
   }
 }
