@@ -1,4 +1,5 @@
 import copy
+import math
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from saccade.layers.dot import DotProductAttention
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import RPCPE
 from saccade.models.linglo import LinGlo
+from saccade.ops import native
 from tests.layers.test_position import branch_by_branch, worn
 
 
@@ -71,6 +73,20 @@ def test_no_map_is_ever_copied_into_another_layout(name, train):
     # What is left are matrices per image (B C C) of the collapsed form, smaller than any map.
     assert max(maps, default=0) <= 2 * max(model.backbone.widths) ** 2
     assert all(m.is_contiguous(memory_format=torch.channels_last) for m in model.backbone(x))
+
+
+@pytest.mark.parametrize("size", [160, 150])
+def test_the_deployed_model_copies_no_map(size):
+    """Fused, it hands tokens from product to 3x3 to GELU to product as they lie, and its operators
+    copy nothing inside either: the profiler sees what a dispatch mode cannot."""
+    model = saccade.build("linglo_b0").eval().to(memory_format=torch.channels_last).fuse()
+    x = torch.randn(2, 3, size, size).contiguous(memory_format=torch.channels_last)
+    with torch.no_grad(), torch.profiler.profile(record_shapes=True) as seen:
+        smallest = min(m.numel() for m in model.backbone(x))
+    again = ("aten::clone", "aten::contiguous", "aten::_to_copy")
+    sizes = [math.prod(e.input_shapes[0]) for e in seen.events() if e.name in again]
+    assert any(e.name == "saccade::key_only" for e in seen.events()) == native.available()
+    assert max(sizes, default=0) < smallest
 
 
 def test_checkpointing_saves_memory():
