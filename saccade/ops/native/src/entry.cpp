@@ -159,9 +159,8 @@ EXPORT const char* saccade_instruction_set() { return kernels().name; }
 // arithmetic to turn to.
 EXPORT int saccade_linear_pays() {
 #ifdef SACCADE_X86
-  static const bool narrow = half_wide();  // asked once: a virtual machine takes its time to answer
   const Kernels& k = kernels();
-  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && narrow);
+  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && half_wide());
 #else
   return 0;
 #endif
