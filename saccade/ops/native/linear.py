@@ -32,15 +32,7 @@ def times(
     out: Float[Tensor, "M N"],
 ) -> None:
     """out = x weight^T + bias, of dense x and out."""
-    if ours() and len(x) >= FEWEST:
-        call = Linear(torch.get_num_threads(), 1, *x.shape, len(weight), x.data_ptr())
-        call.w, call.b, call.y = weight.data_ptr(), pointer(bias), out.data_ptr()
-        call.w_output, call.w_input = weight.stride()
-        run("saccade_linear_forward", call)
-    elif bias is None:
-        torch.mm(x, weight.mT, out=out)
-    else:
-        torch.addmm(bias, x, weight.mT, out=out)
+    Times(x, weight, bias, out)(0, len(x))
 
 
 def add_gradients(
@@ -50,14 +42,76 @@ def add_gradients(
     dbias: Float[Tensor, "N"] | None,
 ) -> None:
     """Adds to dweight and dbias what `times` gives them, all dense."""
-    if ours() and len(x) >= FEWEST:
-        call = Linear(torch.get_num_threads(), 1, *x.shape, grad.shape[1], x.data_ptr())
-        call.y, call.dw, call.db = grad.data_ptr(), dweight.data_ptr(), pointer(dbias)
-        run("saccade_linear_backward", call)
-        return
-    dweight.addmm_(grad.mT, x)
-    if dbias is not None:
-        dbias += grad.sum(0)
+    AddGradients(grad, x, dweight, dbias)(0, len(x))
+
+
+class Times:
+    """`times` over a few pixels at a time: between two turns nothing but pointers move.
+
+    `moving`: whether x and out hold the pixels of all turns or, used anew by each, of one.
+    """
+
+    def __init__(self, x, weight, bias, out, moving=(True, True)):
+        self.tensors = x, weight, bias, out
+        self.pixels = _Pixels(x, out, moving)
+        self.call = None
+        if ours():
+            self.call = Linear(torch.get_num_threads(), 1, 0, x.shape[1], len(weight))
+            self.call.w, self.call.b = weight.data_ptr(), pointer(bias)
+            self.call.w_output, self.call.w_input = weight.stride()
+
+    def __call__(self, start: int, pixels: int) -> None:
+        if self.call is not None and pixels >= FEWEST:
+            self.pixels.point(self.call, start, pixels)
+            run("saccade_linear_forward", self.call)
+            return
+        x, out = self.pixels.slices(start, pixels)
+        _, weight, bias, _ = self.tensors
+        if bias is None:
+            torch.mm(x, weight.mT, out=out)
+        else:
+            torch.addmm(bias, x, weight.mT, out=out)
+
+
+class AddGradients:
+    """`add_gradients` over a few pixels at a time; `moving`: of x and grad."""
+
+    def __init__(self, grad, x, dweight, dbias, moving=(True, True)):
+        self.tensors = grad, x, dweight, dbias
+        self.pixels = _Pixels(x, grad, moving)
+        self.call = None
+        if ours():
+            self.call = Linear(torch.get_num_threads(), 1, 0, x.shape[1], grad.shape[1])
+            self.call.dw, self.call.db = dweight.data_ptr(), pointer(dbias)
+
+    def __call__(self, start: int, pixels: int) -> None:
+        if self.call is not None and pixels >= FEWEST:
+            self.pixels.point(self.call, start, pixels)
+            run("saccade_linear_backward", self.call)
+            return
+        x, grad = self.pixels.slices(start, pixels)
+        _, _, dweight, dbias = self.tensors
+        dweight.addmm_(grad.mT, x)
+        if dbias is not None:
+            dbias += grad.sum(0)
+
+
+class _Pixels:
+    """The pixels x and y of a turn, as pointers or as slices."""
+
+    def __init__(self, x: Tensor, y: Tensor, moving: tuple[bool, bool]):
+        self.maps, self.moving = (x, y), moving
+        self.at = x.data_ptr(), y.data_ptr()
+        self.steps = [4 * t.shape[1] * moves for t, moves in zip(self.maps, moving, strict=True)]
+
+    def point(self, call: Linear, start: int, pixels: int) -> None:
+        call.rows = pixels
+        call.x = self.at[0] + start * self.steps[0]
+        call.y = self.at[1] + start * self.steps[1]
+
+    def slices(self, start: int, pixels: int) -> list[Tensor]:
+        firsts = (start if moves else 0 for moves in self.moving)
+        return [t[first : first + pixels] for t, first in zip(self.maps, firsts, strict=True)]
 
 
 def times_each(

@@ -7,19 +7,17 @@ come it is never held for more than those few images. Backward the same way: the
 and s exist for a few images only.
 """
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.linear import add_gradients, times
+from saccade.ops.native.linear import AddGradients, Times
 from saccade.ops.native.qna import InTurns, fitting, outputs, parted, products, shapes_of, supports
 from saccade.ops.second import second
 
-ENOUGH = 2**20  # bytes of values and scores, for each thread, that a turn takes
+ENOUGH = 2**21  # bytes of values and scores, for each thread, that a turn takes
 
 
 def attend(
@@ -54,16 +52,8 @@ def _images(x: Tensor, weight: Tensor) -> int:
     return min(len(x), max(1, torch.get_num_threads() * ENOUGH // bytes_each))
 
 
-def _rows(t: Tensor, images: int) -> tuple[Tensor, ...]:
-    """A map's pixels, turn by turn."""
-    return t.reshape(-1, t.shape[-1]).split(images * t.shape[1] * t.shape[2])
-
-
-def _reused(t: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
-    """The pixels of a map that every turn uses anew, as many as it has."""
-    rows = t.view(-1, t.shape[-1])
-    most = len(parts[0])
-    return [rows if len(p) == most else rows[: len(p) * len(rows) // most] for p in parts]
+def _pixels(t: Tensor) -> Tensor:
+    return t.view(-1, t.shape[-1])
 
 
 @torch.library.custom_op("saccade::attend", mutates_args=(), device_types="cpu")
@@ -82,19 +72,22 @@ def _forward(
     """y; and with `keep` values and scores, and z, for the backward."""
     y, *kept = _room(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, keep)
     n = _images(x, weight)
-    xs, ys = _rows(x, n), _rows(y, n)
     if keep:
         vs, z = kept
-        both, moving = zip(_rows(vs, n), _rows(z, n), strict=True), ("s", "v", "out")
     else:
         vs = x.new_empty(n, *x.shape[1:3], len(weight))
         z = x.new_empty(n, *y.shape[1:3], mix.shape[1])
-        both, moving = zip(_reused(vs, xs), _reused(z, xs), strict=True), ()
+    xs = _pixels(x.contiguous())
+    project = Times(xs, weight, bias, _pixels(vs), (True, keep))
+    moving = ("s", "v", "out") if keep else ()
     aggregate = InTurns("saccade_qna_forward", vs, rpe, ws, stride, padding, moving, z=z)
-    for i, (x_i, (vs_i, z_i), y_i) in enumerate(zip(xs, both, ys, strict=True)):
-        times(x_i, weight, bias, vs_i)
-        aggregate(i * n, min(n, len(x) - i * n))
-        times(z_i, mix, mix_bias, y_i)
+    blend = Times(_pixels(z), mix, mix_bias, _pixels(y), (keep, True))
+    before, after = x.shape[1:3].numel(), y.shape[1:3].numel()
+    for start in range(0, len(x), n):
+        images = min(n, len(x) - start)
+        project(start * before, images * before)
+        aggregate(start, images)
+        blend(start * after, images * after)
     return y, *kept
 
 
@@ -135,21 +128,29 @@ def _backward(
     dweight, dbias, drpe, dws, dmix, dmix_bias = (t.zero_() for t in sums)
     part = [None if t is None else x.new_empty(t.shape) for t in (rpe, ws)]
     n = _images(x, weight)
-    dz, dvs = z.new_empty(n, *z.shape[1:]), vs.new_empty(n, *vs.shape[1:])
-    xs, gs = _rows(x, n), _rows(grad, n)
+    dvs = vs.new_empty(n, *vs.shape[1:])
+    shared = z.shape == x.shape  # dz may lie where dx will: by then it has been read
+    dz = dx if shared else z.new_empty(n, *z.shape[1:])
+    moving = ("s", "v", "out", "gout") if shared else ("s", "v", "out")
     aggregate = InTurns(
-        "saccade_qna_backward", vs, rpe, ws, stride, padding, ("s", "v", "out"),
+        "saccade_qna_backward", vs, rpe, ws, stride, padding, moving,
         z=z, dz=dz, dvs=dvs, sums=part,
     )  # fmt: skip
-    turns = zip(
-        xs, gs, _rows(z, n), _rows(dx, n), _reused(dz, xs), _reused(dvs, xs), strict=True
-    )  # fmt: skip
-    for i, (x_i, g, z_i, dx_i, dz_i, dvs_i) in enumerate(turns):
-        times(g, mix.mT, None, dz_i)
-        aggregate(i * n, min(n, len(x) - i * n))
-        times(dvs_i, weight.mT, None, dx_i)
-        add_gradients(dvs_i, x_i, dweight, None if bias is None else dbias)
-        add_gradients(g, z_i, dmix, None if mix_bias is None else dmix_bias)
+    xs, gs, zs, dzs, dvss = map(_pixels, (x.contiguous(), grad.contiguous(), z, dz, dvs))
+    blend = Times(gs, mix.mT, None, dzs, (True, shared))
+    project = Times(dvss, weight.mT, None, _pixels(dx), (False, True))
+    sums_in = AddGradients(dvss, xs, dweight, None if bias is None else dbias, (True, False))
+    sums_out = AddGradients(gs, zs, dmix, None if mix_bias is None else dmix_bias)
+    before, after = x.shape[1:3].numel(), z.shape[1:3].numel()
+    for start in range(0, len(x), n):
+        images = min(n, len(x) - start)
+        at, pixels = start * before, images * before
+        at_out, pixels_out = start * after, images * after
+        blend(at_out, pixels_out)
+        aggregate(start, images)
+        project(at, pixels)
+        sums_in(at, pixels)
+        sums_out(at_out, pixels_out)
         drpe += part[0]
         if ws is not None:
             dws += part[1]

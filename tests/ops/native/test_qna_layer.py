@@ -29,12 +29,12 @@ def plain(x, weight, bias, rpe, ws, mix, mix_bias, stride=1, padding=1):
     )
 
 
-@pytest.mark.parametrize("enough", [1, 2 * 4 * 9 * 11 * 12, 2**20])  # images a turn: 1, 2 and all
+@pytest.mark.parametrize("enough", [1, 2 * 4 * 9 * 11 * 12, 2**21])  # images a turn: 1, 2 and all
 @pytest.mark.parametrize(("k", "L", "stride"), [(3, 2, 1), (7, 1, 1), (5, 1, 2)])
 @pytest.mark.parametrize("more", [True, False])
 def test_equals_the_equation(monkeypatch, enough, k, L, stride, more):
     monkeypatch.setattr(qna_layer, "ENOUGH", enough)
-    tensors = example(k=k, L=L, bias=more, ws=more)
+    tensors = example(k=k, L=L, C=8 if more else 6, bias=more, ws=more)  # 8: as wide as z
     how = stride, k // 2
     exact = [None if t is None else t.double() for t in tensors]
     want = plain(*exact, *how)
