@@ -7,6 +7,8 @@
 // a few vectors of outputs, and pixels are read where they lie. Libraries of products lay out both,
 // and clear y beforehand: on maps that do not fit the cache that costs them a quarter of their time.
 #pragma once
+#include <numeric>
+
 #include "call.h"
 #include "rows.h"
 #include "scratch.h"
@@ -24,7 +26,7 @@ struct LinearPlan {
   explicit LinearPlan(const Linear& c) : blocks((c.rows + ROWS - 1) / ROWS) {
     few = c.inputs * c.outputs < 1 << 14 ? ROWS / 2 : ROWS;
     const int most = max(1, c.outputs / 24);
-    splits = min(most, (c.threads + c.batches - 1) / max(1, c.batches));
+    splits = min(most, c.threads / std::gcd(c.threads, max(1, c.batches)));  // equal shares
     split = round_up((c.outputs + splits - 1) / splits, 6);
     splits = (c.outputs + split - 1) / split;
   }
