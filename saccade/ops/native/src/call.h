@@ -35,7 +35,7 @@ struct Qna {
   int32_t fold;  // 1: the queries are summed
   Map s, v;
   const void *bias, *weight;  // window * window x queries * heads, of the accumulating type
-  Map out;                    // forward; backward, what forward gave, or none: then it is found again
+  Map out;                    // forward; backward, what forward gave, if it is at hand
   Map gout, ds, dv;           // backward
   void *dbias, *dweight;
 };

@@ -97,19 +97,30 @@ INLINE void usual(const Qna& c, F&& f) {
   f(Int<0>{}, Int<0>{});
 }
 
+// The same forward, by channels: a small build for each window and stride that papers use.
+template <class E, class F>
+INLINE void common(const Qna& c, F&& f) {
+  if constexpr (!SPARE && std::is_same<E, float>::value)
+    if (has_common_window(c))
+      return pick<2>(c.stride, [&](auto stride) {
+        pick<5>(c.window - 2, [&](auto k) { f(Int<decltype(k)::value + 2>{}, stride); });
+      });
+  f(Int<0>{}, Int<0>{});
+}
+
 void qna_forward_task(const Qna& c, int task, void* scratch) {
   typed(c.type, [&](auto e, auto s) {
     using S = decltype(s);
     using E = decltype(e);
     S* room = static_cast<S*>(scratch);
     const QnaPlan plan = plan_of<S>(c, false);
+    if (by_channels<S>(c, false))
+      return common<E>(c, [&](auto k, auto stride) {
+        qna_channels_forward<E, S, decltype(k)::value, decltype(stride)::value>(c, plan, task, room);
+      });
     usual<E>(c, [&](auto k, auto stride) {
-      constexpr int K = decltype(k)::value, STRIDE = decltype(stride)::value;
-      constexpr bool OWN = K > 0 && STRIDE == 1;  // others are not worth a build of their own
-      if (by_channels<S>(c, false))
-        qna_channels_forward<E, S, K, STRIDE>(c, plan, task, room);
-      else
-        qna_forward<E, S, OWN ? K : 0, OWN ? STRIDE : 0>(c, plan, task, room);
+      constexpr bool OWN = decltype(k)::value > 0 && decltype(stride)::value == 1;
+      qna_forward<E, S, OWN ? decltype(k)::value : 0, OWN ? 1 : 0>(c, plan, task, room);
     });
   });
 }

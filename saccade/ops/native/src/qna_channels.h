@@ -23,7 +23,6 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-constexpr int MOST_QUERIES = 2;  // more of them are cheaper by a softmax
 constexpr int SHARE = 16;        // output rows
 
 template <class S>
@@ -47,10 +46,16 @@ QnaPlan qna_channels_plan(const Qna& c, bool backward) {
   return plan;
 }
 
-// Whether this way can go, and costs less than a softmax.
+// Windows that the forward knows as constants.
+INLINE bool has_common_window(const Qna& c) {
+  return c.window >= 3 && c.window <= 7 && c.stride <= 2;
+}
+
+// Whether this way can go, and costs less than a softmax: the more queries, the less it does.
 template <class S>
 bool by_channels(const Qna& c, bool backward) {
-  if (c.d % LANES<S> || c.queries > MOST_QUERIES || c.stride > c.window) return false;
+  const int most = !backward && has_common_window(c) && c.type == FLOAT32 ? 4 : 2;
+  if (c.d % LANES<S> || c.queries > most || c.stride > c.window) return false;
   if (c.v.channel != 1 || (backward ? c.gout : c.out).channel != 1) return false;
   if (backward && c.dv.channel != 1) return false;
   const int least = min(fewest_heads<S>(c), c.heads);

@@ -4,28 +4,23 @@
 // Inputs of a head wait in rings, N channels of a pixel side by side ("cells"); whatever is one
 // number per pixel (scores, powers, sums of them) is planar, as elsewhere, from column -padding on.
 #pragma once
-#include "products.h"
 #include "qna_alone.h"
+#include "qna_windows.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
 
 template <class S, int K_ = 0, int STRIDE_ = 0>
-struct QnaChannels : Side<K_>, Step<STRIDE_> {
-  static constexpr int N = LANES<S>;
-  // Cells at once: two such blocks and a weight are to fit the registers. Few are left to half of it.
-  static constexpr int HALF = 7, PX = REGISTERS == 32 ? 14 : HALF;
+struct QnaChannels : QnaWindows<S, K_, STRIDE_> {
+  using Windows = QnaWindows<S, K_, STRIDE_>;
+  using Windows::K, Windows::KK, Windows::stride, Windows::N, Windows::HALF, Windows::PX;
+  using Windows::at, Windows::cells, Windows::cells_out, Windows::pitch;
+  using Windows::window, Windows::window_back, Windows::planar, Windows::over_channels;
   static constexpr int FLUSH = 8;  // rows whose sums over pixels come together before the rest
-  using Side<K_>::K;
-  using Side<K_>::KK;
-  using Step<STRIDE_>::stride;
   const Qna& call;
   int d, L, H, W, Ho, Wo, padding, heads, nv, ring, ring_out, reach;
   int last;                // columns of windows: the last one's, plus one
   int seen_rows, seen_columns;  // what lies beyond is in no window, and counts as zero
-  int cells, cells_out;    // of a row of inputs; of outputs, from K before the first
-  int pitch;               // of a planar row
-  ptrdiff_t at[16];        // where in a ring the rows of a window are, or below 0: outside
 
   QnaTables<S> tables;
   S *scores, *e, *ev;  // one row of s; rings of e^s and e^s v
@@ -38,9 +33,9 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
   QnaAlone<S> alone;
 
   QnaChannels(const Qna& c, int heads_)
-      : Side<K_>(c.window), Step<STRIDE_>(c.stride), call(c), d(c.d), L(c.queries), H(c.H), W(c.W),
-        Ho(c.Ho), Wo(c.Wo), padding(c.padding), heads(heads_), nv(c.d / N), ring(K),
-        reach((K - 1) / c.stride), alone(c, tables, heads_, K) {
+      : Windows(c), call(c), d(c.d), L(c.queries), H(c.H), W(c.W), Ho(c.Ho), Wo(c.Wo),
+        padding(c.padding), heads(heads_), nv(c.d / N), ring(K), reach((K - 1) / c.stride),
+        alone(c, tables, heads_, K) {
     ring_out = reach + 1;
     last = (Wo - 1) * stride + 1;
     cells = max((Wo - 1 + PX) * stride + K, padding + W + PX * stride);
@@ -134,7 +129,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
         }
       }
       for (int c = 0; c < nv; c++)
-        pick<2>(L, [&](auto queries) INLINED {
+        pick<4>(L, [&](auto queries) INLINED {
           raise<E, decltype(queries)::value>(part, y, h, c);
         });
     }
@@ -173,138 +168,6 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     }
   }
 
-  // sum[i] += the window's row of weights w for outputs x + i; p: the cell of the first one. Where
-  // sides are constants each cell is loaded once, for all columns that see it.
-  template <int P>
-  INLINE void window_row(const S* w, const S* p, V<S> (&sum)[P]) const {
-    if constexpr (K_ > 0 && STRIDE_ > 0) {
-      V<S> ws[K_ ? K_ : 1];
-      repeat<K_>([&](auto b) INLINED { ws[b] = splat(w[b]); });
-      repeat<(P - 1) * STRIDE_ + K_>([&](auto j) INLINED {
-        const V<S> cell = load(p + j * N);
-        repeat<K_>([&](auto b) INLINED {
-          constexpr int from = decltype(j)::value - decltype(b)::value;
-          if constexpr (from >= 0 && from % STRIDE_ == 0 && from / STRIDE_ < P)
-            sum[from / STRIDE_] += ws[b] * cell;
-        });
-      });
-    } else {
-#pragma GCC unroll 1
-      for (int b = 0; b < K; b++) {
-        const V<S> wb = splat(w[b]);
-        for (int i = 0; i < P; i++) sum[i] += wb * load(p + (b + i * stride) * N);
-      }
-    }
-  }
-  // sum[i] = the windows' sums for outputs x + i, of cells.
-  template <int P>
-  INLINE void window(const S* w, const S* from, int x, V<S> (&sum)[P]) const {
-    for (int i = 0; i < P; i++) sum[i] = V<S>{};
-    for (int a = 0; a < K; a++, w += K)
-      if (at[a] >= 0) window_row(w, from + (at[a] * cells + ptrdiff_t(x) * stride) * N, sum);
-  }
-  // sum[i] = what outputs give to input column stride (x + i) + f, of cells.
-  template <int P>
-  INLINE void window_back(const S* w, const S* from, int x, int f, V<S> (&sum)[P]) const {
-    for (int i = 0; i < P; i++) sum[i] = V<S>{};
-    for (int a = 0; a < K; a++, w += K) {
-      if (at[a] < 0) continue;
-      const S* p = from + (at[a] * cells_out + x) * N;
-      if constexpr (K_ > 0 && STRIDE_ == 1) {
-        V<S> ws[K_ ? K_ : 1];
-        repeat<K_>([&](auto b) INLINED { ws[b] = splat(w[b]); });
-        repeat<P + K_ - 1>([&](auto j) INLINED {  // the cell j - (K - 1) further on
-          const V<S> cell = load(p + (j - (K_ - 1)) * N);
-          repeat<K_>([&](auto b) INLINED {
-            constexpr int i = decltype(j)::value - (K_ - 1) + decltype(b)::value;
-            if constexpr (i >= 0 && i < P) sum[i] += ws[b] * cell;
-          });
-        });
-      } else {
-#pragma GCC unroll 1
-        for (int b = f, j = 0; b < K; b += stride, j++) {
-          const V<S> wb = splat(w[b]);
-          for (int i = 0; i < P; i++) sum[i] += wb * load(p + (i - j) * N);
-        }
-      }
-    }
-  }
-  // The same of planar rows: f(x, sum) for 4 vectors at a time, of columns [0, n). Column b of a
-  // window is `way` b further on.
-  template <class F>
-  INLINE void planar(const S* w, const S* from, int way, int n, F&& f) const {
-    for (int x = 0; x < n; x += 4 * N) {
-      V<S> even[4], odd[4];  // columns: more sums that need not wait for each other
-      for (int i = 0; i < 4; i++) even[i] = odd[i] = V<S>{};
-      const S* weights = w;
-      for (int a = 0; a < K; a++, weights += K) {
-        if (at[a] < 0) continue;
-        const S* p = from + at[a] * pitch + x;
-        const auto column = [&](int b, V<S>(&sum)[4]) INLINED {
-          const V<S> wb = splat(weights[b]);
-          for (int i = 0; i < 4; i++) sum[i] += wb * load(p + way * b + i * N);
-        };
-        if constexpr (K_ > 0) {
-          repeat<K_>([&](auto b) INLINED { column(b, b % 2 ? odd : even); });
-        } else {
-#pragma GCC unroll 1
-          for (int b = 0; b < K; b++) column(b, even);
-        }
-      }
-      repeat<4>([&](auto i) INLINED { f(x + i * N, even[i] + odd[i]); });
-    }
-  }
-  // f(x, sum over channels) for N of the n cells at a time.
-  template <class F>
-  static INLINE void over_channels(const S* cells, int n, F&& f) {
-    for (int x = 0; x < n; x += N) {
-      V<S> v[N];
-      for (int i = 0; i < N; i++) v[i] = load(cells + (x + i) * N);
-      f(x, sums<S>(v));
-    }
-  }
-  // sum[b] += over x of g[x] p[x + b]
-  template <int NB>
-  static INLINE void correlate(const S* g, const S* p, ptrdiff_t step, ptrdiff_t offset, int n,
-                               S* to) {
-    V<S> sum[NB];
-    for (int b = 0; b < NB; b++) sum[b] = load(to + b * N);
-#pragma GCC unroll 1
-    for (int x = 0; x < n; x++, g += N, p += step) {
-      const V<S> gx = load(g);
-      for (int b = 0; b < NB; b++) sum[b] += gx * load(p + b * offset);
-    }
-    for (int b = 0; b < NB; b++) store(to + b * N, sum[b]);
-  }
-  // The same of cells at NR rows of a window of K_ columns, two of them at a time: sums enough that
-  // none waits for the last, and a cell is loaded once for both.
-  template <int NR>
-  static INLINE void correlate_rows(const S* g, const S* const* rows, int n, S* to) {
-    V<S> sum[NR][K_ ? K_ : 1];
-    repeat<NR * K_>([&](auto j) INLINED { sum[j / K_][j % K_] = load(to + j * N); });
-    const S* p[NR];
-    for (int r = 0; r < NR; r++) p[r] = rows[r];
-    int x = 0;
-#pragma GCC unroll 1
-    for (; x + 1 < n; x += 2) {
-      const V<S> g0 = load(g + x * N), g1 = load(g + (x + 1) * N);
-      repeat<NR>([&](auto r) INLINED {
-        repeat<K_ + 1>([&](auto j) INLINED {
-          const V<S> cell = load(p[r] + (x + j) * N);
-          if constexpr (decltype(j)::value < K_) sum[r][j] += g0 * cell;
-          if constexpr (decltype(j)::value > 0) sum[r][j - 1] += g1 * cell;
-        });
-      });
-    }
-    if (x < n) {
-      const V<S> g0 = load(g + x * N);
-      repeat<NR * K_>([&](auto j) INLINED {
-        sum[j / K_][j % K_] += g0 * load(p[j / K_] + (x + j % K_) * N);
-      });
-    }
-    repeat<NR * K_>([&](auto j) INLINED { store(to + j * N, sum[j / K_][j % K_]); });
-  }
-
   // 1 / den of query l at all windows of a row. Whether all are exact.
   bool norms(int l, int h) {
     S* to = inverse + ptrdiff_t(l) * pitch;
@@ -323,21 +186,6 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
     for (int x = 0; x < Wo; x++)
       if (inverse[ptrdiff_t(l) * pitch + x * stride] == 0) f(x);
   }
-  // f(x, Int<cells>) for blocks of at most MOST cells that cover [from, to).
-  template <int MOST, class F>
-  static INLINE void blocks_of(int from, int to, F&& f) {
-    int x = from;
-    for (; to - x > (MOST > HALF ? HALF : 0); x += MOST) f(x, Int<MOST>{});
-    if (MOST > HALF && x < to) f(x, Int<HALF>{});
-  }
-  // f(i) for the first n of P, with i a constant: sums stay in registers.
-  template <int P, class F>
-  static INLINE void first(int n, F&& f) {
-    if (n >= P) return repeat<P>(f);
-    repeat<P>([&](auto i) INLINED {
-      if (i < n) f(i);
-    });
-  }
   // Output row y. `look` at it first.
   template <class E>
   void forward(const QnaPart& part, int y) {
@@ -349,7 +197,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
         for (int c = 0; c < nv; c++) {
           E* out = pixels<E>(call.out, part.b, alone.first_channel(part, g, h) + c * N, y);
           const ptrdiff_t step = call.out.column;
-          blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
+          Windows::template blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
             constexpr int P = decltype(cells)::value;
             V<S> z[P];
             for (int i = 0; i < P; i++) z[i] = V<S>{};
@@ -360,7 +208,9 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
               for (int i = 0; i < P; i++) z[i] += sum[i] * splat(scale[i * stride]);
             }
             E* to = out + x * step;
-            first<P>(Wo - x, [&](auto i) INLINED { narrow(to + i * step, z[i]); });
+            Windows::template first<P>(Wo - x, [&](auto i) INLINED {
+              narrow(to + i * step, z[i]);
+            });
           });
         }
       for (int l = 0; l < L; l++)
@@ -386,7 +236,7 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
           const E* o = known ? pixels<E>(call.out, part.b, channel, y) : nullptr;
           S* share = shares_of(l, h, c) + slot * row_out();
           const ptrdiff_t step = call.gout.column, step_o = call.out.column;
-          blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
+          Windows::template blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
             constexpr int P = decltype(cells)::value;
             const E* from = g + x * step;
             const S* factor = scale + x * stride;
@@ -398,11 +248,13 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
             };
             if (known) {
               const E* out = o + x * step_o;
-              first<P>(Wo - x, [&](auto i) INLINED { each(i, widen(out + i * step_o)); });
+              Windows::template first<P>(Wo - x, [&](auto i) INLINED {
+                each(i, widen(out + i * step_o));
+              });
             } else {
               V<S> sum[P];
               window(table(tables.weighted, l, h), cells_of(l, h, c), x, sum);
-              first<P>(Wo - x, [&](auto i) INLINED {
+              Windows::template first<P>(Wo - x, [&](auto i) INLINED {
                 each(i, sum[i] * splat(factor[i * stride]));
               });
             }
@@ -433,8 +285,8 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
           for (int c = 0; c < nv; c++) {
             const S* p[MOST];
             for (int r = 0; r < rows; r++) p[r] = cells_of(l, h, c) + at[a + r] * row();
-            correlate_rows<decltype(rows)::value>(shares_of(l, h, c) + slot * row_out(), p, Wo,
-                                                  t + first + a * K * N);
+            Windows::template correlate_rows<decltype(rows)::value>(
+                shares_of(l, h, c) + slot * row_out(), p, Wo, t + first + a * K * N);
           }
         });
     }
@@ -445,10 +297,10 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
           constexpr int NB = decltype(nb)::value;
           const size_t to = first + (a * K + b) * N;
           for (int c = 0; c < nv && !(K_ > 0 && STRIDE_ == 1); c++)
-            correlate<NB>(shares_of(l, h, c) + slot * row_out(),
+            Windows::template correlate<NB>(shares_of(l, h, c) + slot * row_out(),
                           cells_of(l, h, c) + at[a] * row() + b * N, ptrdiff_t(stride) * N, N, Wo,
                           t + to);
-          correlate<NB>(u_of(l, h) + ptrdiff_t(slot) * pitch,
+          Windows::template correlate<NB>(u_of(l, h) + ptrdiff_t(slot) * pitch,
                         powers_of(l, h) + at[a] * pitch + b, N, 1, (last + N - 1) / N, ue + to);
         });
     }
@@ -506,12 +358,18 @@ struct QnaChannels : Side<K_>, Step<STRIDE_> {
               }
             });
             E* at = first_of + x * step;
-            first<P>(to - x, [&](auto i) INLINED { narrow(at + i * step, z[i]); });
+            Windows::template first<P>(to - x, [&](auto i) INLINED {
+              narrow(at + i * step, z[i]);
+            });
           };
           if (L == 1)
-            blocks_of<PX>(from, to, [&](int x, auto n) INLINED { block(x, n, Int<1>{}); });
+            Windows::template blocks_of<PX>(from, to, [&](int x, auto n) INLINED {
+              block(x, n, Int<1>{});
+            });
           else  // two blocks of sums
-            blocks_of<HALF>(from, to, [&](int x, auto n) INLINED { block(x, n, Int<2>{}); });
+            Windows::template blocks_of<HALF>(from, to, [&](int x, auto n) INLINED {
+              block(x, n, Int<2>{});
+            });
         }
       }
       for (int l = 0; l < L; l++) {

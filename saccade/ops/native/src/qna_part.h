@@ -113,11 +113,14 @@ struct QnaTables {
         for (int j = 1; j < offsets; j++) top = b[j * all + from] > top ? b[j * all + from] : top;
         for (int j = 0; j < offsets; j++) {
           bias[to + j] = b[j * all + from] - top;
-          power[to + j] = std::exp(bias[to + j]);
           weight[to + j] = m ? m[j * all + from] : S(1);
-          weighted[to + j] = power[to + j] * weight[to + j];
         }
       }
+    for (int i = 0; i < call.queries * heads * offsets; i += LANES<S>) {
+      const V<S> e = exp_over(maximum<S>(splat(S(-(1 << 13))), load(bias + i)), 0);
+      store(power + i, e);
+      store(weighted + i, e * load(weight + i));
+    }
   }
 
   // m of each channel: from the highest score in rows [r0, r1), columns [c0, c1). NaN is none.
