@@ -397,7 +397,7 @@ def test_a_run_as_the_hub_has_it(run, trained):
     pulled = timm.create_model(f"local-dir:{place}", pretrained=True)
     assert pulled.num_classes == 3
     assert pulled.pretrained_cfg["label_names"] == ["blue", "green", "red"]
-    assert pulled.pretrained_cfg["input_size"] == [3, 32, 32]
+    assert tuple(pulled.pretrained_cfg["input_size"]) == (3, 32, 32)
     assert timm.data.resolve_model_data_config(pulled)["crop_pct"] == 1.0
     text = (place / "README.md").read_text()
     assert text.startswith("---\nlibrary_name: timm\npipeline_tag: image-classification")

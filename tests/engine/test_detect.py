@@ -24,7 +24,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(data, tmp_path_factory):
-    recipe = change(THINGS, schedule__epochs=30, loop__evaluate_every=30, optim__lr=8e-3)
+    recipe = change(THINGS, schedule__epochs=45, loop__evaluate_every=45, optim__lr=5e-3)
     return fit(recipe, data, tmp_path_factory.mktemp("run") / "r")
 
 

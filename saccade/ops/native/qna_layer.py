@@ -82,7 +82,7 @@ def _forward(
     moving = ("s", "v", "out") if keep else ()
     aggregate = InTurns("saccade_qna_forward", vs, rpe, ws, stride, padding, moving, z=z)
     blend = Times(_pixels(z), mix, mix_bias, _pixels(y), (keep, True))
-    before, after = x.shape[1:3].numel(), y.shape[1:3].numel()
+    before, after = x.shape[1] * x.shape[2], y.shape[1] * y.shape[2]
     for start in range(0, len(x), n):
         images = min(n, len(x) - start)
         project(start * before, images * before)
@@ -141,7 +141,7 @@ def _backward(
     project = Times(dvss, weight.mT, None, _pixels(dx), (False, True))
     sums_in = AddGradients(dvss, xs, dweight, None if bias is None else dbias, (True, False))
     sums_out = AddGradients(gs, zs, dmix, None if mix_bias is None else dmix_bias)
-    before, after = x.shape[1:3].numel(), z.shape[1:3].numel()
+    before, after = x.shape[1] * x.shape[2], z.shape[1] * z.shape[2]
     for start in range(0, len(x), n):
         images = min(n, len(x) - start)
         at, pixels = start * before, images * before
