@@ -51,11 +51,13 @@ INLINE bool has_common_window(const Qna& c) {
   return c.window >= 3 && c.window <= 7 && c.stride <= 2;
 }
 
-// Whether this way can go, and costs less than a softmax: the more queries, the less it does.
+// Whether this way can go, and costs less than a softmax: the more queries, the less it does. Of a
+// window of one pixel the bias has no gradient, exactly so by a softmax only.
 template <class S>
 bool by_channels(const Qna& c, bool backward) {
   const int most = !backward && has_common_window(c) && c.type == FLOAT32 ? 4 : 2;
-  if (c.d % LANES<S> || c.queries > most || c.stride > c.window) return false;
+  if (c.window == 1 || c.stride > c.window) return false;
+  if (c.d % LANES<S> || c.queries > most) return false;
   if (c.v.channel != 1 || (backward ? c.gout : c.out).channel != 1) return false;
   if (backward && c.dv.channel != 1) return false;
   const int least = min(fewest_heads<S>(c), c.heads);

@@ -38,6 +38,9 @@ void SasaHalfTile<Known>::leave_weights(int y, int rows, int x0, const V<float> 
           in_row[i][h] += ds[i][h];
         }
         store_pairs(to + i * (P + 1) * K * N, interleave(ds[i][0], ds[i][1]));
+        float* in_col = along_col + (i * K + b) * N;  // not of rounded ds: they may cancel
+        const V<float> both = ds[i][0] + ds[i][1];
+        store(in_col, m ? load(in_col) + both : both);
       }
       for (int h = 0; h < 2; h++) {
         store_pairs(to_p + h * K * pitch, interleave(p[0][h], p[1][h]));
@@ -49,15 +52,6 @@ void SasaHalfTile<Known>::leave_weights(int y, int rows, int x0, const V<float> 
         if (2 * m + h - i >= 0 && 2 * m + h - i < K)
           store(along_row + (i * K + 2 * m + h - i) * N, in_row[i][h]);
   }
-  if (!position) return;
-  const __m256i ones = _mm256_set1_epi32(0x3f803f80);
-  for (int i = 0; i < 2; i++)
-    for (int b = 0; b < K; b++) {
-      V<float> sum{};
-      for (int m = 0; m <= P; m++)
-        sum = multiply_add(load_pairs(weights + ((i * (P + 1) + m) * K + b) * N), ones, sum);
-      store(along_col + (i * K + b) * N, sum);
-    }
 }
 
 // p and ds of a tile, dq, and the sums of ds that the tables' gradient needs. `own`: the task
