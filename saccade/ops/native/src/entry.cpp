@@ -1,6 +1,7 @@
 // The C interface: picks the instruction set, spreads tasks over threads. Built for any machine.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -103,10 +104,13 @@ template <class Run>
 int each_task(const Work& work, int threads, Run run) {
   std::atomic<int> next{0};
   std::atomic<bool> failed{false};
+  // Neighbours stay on one thread, where there are many: what one reads ahead is its own.
+  const int run_of = std::max(1, work.tasks / (4 * std::max(1, threads)));
   auto job = [&] {
     void* buffer = scratch(work.scratch);
     if (!buffer) failed = true;
-    for (int task; !failed && (task = next++) < work.tasks;) run(task, buffer);
+    for (int task; !failed && (task = next.fetch_add(run_of)) < work.tasks;)
+      for (int end = std::min(task + run_of, work.tasks); task < end; task++) run(task, buffer);
   };
   on_threads(threads < work.tasks ? threads : work.tasks, job);
   return failed ? 1 : 0;
