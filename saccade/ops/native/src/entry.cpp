@@ -45,14 +45,13 @@ const Kernels* best() {
   return &generic::table;
 }
 
-// Whether arithmetic is 256 bits wide even where vectors have 512: Zen 3 and Zen 4, family 0x19.
-// Asked once, for in a virtual machine the question takes microseconds.
-bool half_wide() {
+// Whether Intel made the processor: on others MKL keeps to 256 bits, whatever they have. Asked once,
+// for in a virtual machine the question takes microseconds.
+bool intel() {
 #ifdef SACCADE_X86
   static const bool answer = [] {
     unsigned a, b, c, d;
-    if (!__get_cpuid(0, &a, &b, &c, &d) || b != signature_AMD_ebx) return false;
-    return __get_cpuid(1, &a, &b, &c, &d) && ((a >> 8) & 15) + ((a >> 20) & 255) == 0x19;
+    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
   }();
   return answer;
 #else
@@ -159,12 +158,12 @@ EXPORT const char* saccade_fingerprint() {
 
 EXPORT const char* saccade_instruction_set() { return kernels().name; }
 
-// Whether `linear` is faster than the library of products that torch brings: where that has no wider
-// arithmetic to turn to.
+// Whether `linear` is faster than the library of products that torch brings, MKL: wherever that
+// computes with no wider vectors.
 EXPORT int saccade_linear_pays() {
 #ifdef SACCADE_X86
   const Kernels& k = kernels();
-  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && half_wide());
+  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && !intel());
 #else
   return 0;
 #endif

@@ -175,7 +175,7 @@ void summary_sum_all(const Summary& c, const void* partials) {
 
 Work linear_work(const Linear& c, bool backward) {
   const LinearPlan plan(c);
-  constexpr size_t panel = plan.ROWS * 3 * LANES<float>;
+  constexpr size_t panel = plan.ROWS * 3 * WIDE;
   if (backward) return {c.batches * plan.splits, panel * sizeof(float), 0};
   return {c.batches * plan.blocks, 64, packed_size(c) * sizeof(float)};
 }

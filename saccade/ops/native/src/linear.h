@@ -27,20 +27,21 @@ struct LinearPlan {
     few = c.inputs * c.outputs < 1 << 14 ? ROWS / 2 : ROWS;
     const int most = max(1, c.outputs / 24);
     splits = min(most, c.threads / std::gcd(c.threads, max(1, c.batches)));  // equal shares
-    split = round_up((c.outputs + splits - 1) / splits, 6);
+    split = round_up((c.outputs + splits - 1) / splits, 4);
     splits = (c.outputs + split - 1) / split;
   }
 };
 
-// f(first column, Int<vectors>) for each panel of n columns. 24 are better than 16 and a half.
+// f(first column, Int<vectors>) for each panel of n columns. Three vectors are better than two and
+// one.
 template <class F>
 INLINE void panels(int n, F&& f) {
-  constexpr int N = LANES<float>;
+  constexpr int N = WIDE;
   int c = 0;
   for (; n - c > 3 * N; c += 2 * N) f(c, Int<2>{});
   pick<3>((n - c + N - 1) / N, [&](auto nv) INLINED { f(c, nv); });
 }
-INLINE size_t padded(int n) { return round_up(n, LANES<float>); }
+INLINE size_t padded(int n) { return round_up(n, WIDE); }
 // Of one matrix with its bias.
 INLINE size_t packed_size(const Linear& c) { return padded(c.outputs) * (c.inputs + 1); }
 
@@ -54,19 +55,19 @@ template <int R, int NV>
 __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_step, ptrdiff_t a_row,
                                       const float* b, int depth, const float* start, float* to,
                                       ptrdiff_t to_row, int columns, size_t ahead) {
-  constexpr int N = LANES<float>;
+  constexpr int N = WIDE;
   for (; tiles; tiles--, a += R * a_row, to += R * to_row) {
     if (ahead) fetch(a + ahead, R * a_row * sizeof(float));
-    V<float> sum[R][NV];
+    Wide sum[R][NV];
     for (int i = 0; i < R; i++)
-      for (int v = 0; v < NV; v++) sum[i][v] = start ? load(start + v * N) : V<float>{};
+      for (int v = 0; v < NV; v++) sum[i][v] = start ? load_wide(start + v * N) : Wide{};
     const float *as = a, *bs = b;
 #pragma GCC unroll 1
     for (int j = 0; j < depth; j++, as += a_step, bs += NV * N) {
-      V<float> bv[NV];
-      for (int v = 0; v < NV; v++) bv[v] = load(bs + v * N);
+      Wide bv[NV];
+      for (int v = 0; v < NV; v++) bv[v] = load_wide(bs + v * N);
       for (int i = 0; i < R; i++) {
-        const V<float> ai = splat(as[i * a_row]);
+        const Wide ai = splat_wide(as[i * a_row]);
         for (int v = 0; v < NV; v++) sum[i][v] += ai * bv[v];
       }
     }
@@ -74,12 +75,12 @@ __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_ste
       for (int i = 0; i < R; i++)
         for (int v = 0; v < NV; v++) {
           float* at = to + i * to_row + v * N;
-          store(at, start ? sum[i][v] : load(at) + sum[i][v]);
+          store_wide(at, start ? sum[i][v] : load_wide(at) + sum[i][v]);
         }
     } else {
       float all[R][NV * N];
       for (int i = 0; i < R; i++)
-        for (int v = 0; v < NV; v++) store(all[i] + v * N, sum[i][v]);
+        for (int v = 0; v < NV; v++) store_wide(all[i] + v * N, sum[i][v]);
       for (int i = 0; i < R; i++)
         for (int j = 0; j < columns; j++)
           to[i * to_row + j] = start ? all[i][j] : to[i * to_row + j] + all[i][j];
@@ -91,14 +92,18 @@ template <int NV>
 INLINE void rows_of(int n, const float* a, ptrdiff_t a_step, ptrdiff_t a_row, const float* b,
                     int depth, const float* start, float* to, ptrdiff_t to_row, int columns,
                     size_t ahead = 0) {
-  constexpr int R = NV == 3 ? 4 : 6;  // as many as 16 registers allow
-  column<R, NV>(n / R, a, a_step, a_row, b, depth, start, to, to_row, columns, ahead);
-  const int done = n / R * R;
-  if (done < n)
-    pick<R - 1>(n - done, [&](auto r) INLINED {
-      column<decltype(r)::value, NV>(1, a + done * a_row, a_step, a_row, b, depth, start,
-                                     to + done * to_row, to_row, columns, ahead);
-    });
+  constexpr int R = (REGISTERS == 32 ? 24 : 12) / max(2, NV);  // as many as registers allow
+  const auto tiles = [&](int from, int count, auto rows) INLINED {
+    column<decltype(rows)::value, NV>(count, a + from * a_row, a_step, a_row, b, depth, start,
+                                      to + from * to_row, to_row, columns, ahead);
+  };
+  tiles(0, n / R, Int<R>{});
+  int done = n / R * R;
+  if (R > 4 && n - done >= 4) {
+    tiles(done, (n - done) / 4, Int<4>{});
+    done += (n - done) / 4 * 4;
+  }
+  if (done < n) pick<3>(n - done, [&](auto rows) INLINED { tiles(done, 1, rows); });
 }
 
 // The matrix of image `batch`, panel by panel: the bias first, then input by input.
@@ -106,7 +111,7 @@ inline void linear_pack(const Linear& c, int batch, float* to) {
   constexpr int N = LANES<float>;
   const float *w = c.w + batch * c.w_batch, *b = c.b ? c.b + batch * c.b_batch : nullptr;
   panels(c.outputs, [&](int n0, auto nv) INLINED {
-    constexpr int WIDTH = decltype(nv)::value * N;
+    constexpr int WIDTH = decltype(nv)::value * WIDE;
     for (int j = 0; j < WIDTH; j++) to[j] = b && n0 + j < c.outputs ? b[n0 + j] : 0;
     to += WIDTH;
     for (int v = 0; v < WIDTH; v += N) {
@@ -128,7 +133,7 @@ inline void linear_pack(const Linear& c, int batch, float* to) {
 }
 
 inline void linear_forward(const Linear& c, int task, const float* packed) {
-  constexpr int N = LANES<float>;
+  constexpr int N = WIDE;
   const LinearPlan plan(c);
   const int batch = task / plan.blocks, from = task % plan.blocks * plan.ROWS;
   const int rows = min(plan.ROWS, c.rows - from);
@@ -172,7 +177,7 @@ inline void add_rows(const float* g, ptrdiff_t row, int rows, int columns, float
 // Every task has outputs of its own and sums pixels in their order: neither their number nor that
 // of threads changes a bit.
 inline void linear_backward(const Linear& c, int task, float* scratch) {
-  constexpr int N = LANES<float>;
+  constexpr int N = WIDE;
   const LinearPlan plan(c);
   const int batch = task / plan.splits, first = task % plan.splits * plan.split;
   const int last = min(c.outputs, first + plan.split);
@@ -196,7 +201,7 @@ inline void linear_backward(const Linear& c, int task, float* scratch) {
         const float* from = x + ptrdiff_t(m) * c.inputs + k0;
         float* to = scratch + m * NV * N;
         if (columns >= NV * N)
-          for (int v = 0; v < NV; v++) store(to + v * N, load(from + v * N));
+          for (int v = 0; v < NV; v++) store_wide(to + v * N, load_wide(from + v * N));
         else
           for (int j = 0; j < NV * N; j++) to[j] = j < columns ? from[j] : 0;
       }

@@ -52,6 +52,18 @@ using I = typename Vector<S>::I;
 template <class S>
 constexpr int LANES = BYTES / int(sizeof(S));
 
+// The widest vectors there are, for sums along channels, which fill them.
+#ifdef __AVX512F__
+constexpr int WIDEST = 64;
+#else
+constexpr int WIDEST = BYTES;
+#endif
+typedef float Wide __attribute__((vector_size(WIDEST), aligned(4)));
+constexpr int WIDE = WIDEST / int(sizeof(float));
+INLINE Wide load_wide(const float* p) { return *reinterpret_cast<const Wide*>(p); }
+INLINE void store_wide(float* p, Wide v) { *reinterpret_cast<Wide*>(p) = v; }
+INLINE Wide splat_wide(float x) { return x - Wide{}; }
+
 template <class S>
 INLINE V<S> load(const S* p) {
   return *reinterpret_cast<const V<S>*>(p);
