@@ -4,13 +4,20 @@ from collections.abc import Callable
 
 from jaxtyping import Float
 from timm.layers import DropPath
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from saccade.layers.bare import bare
 from saccade.layers.conv import Conv3x3
+from saccade.layers.position import RPCPE
+from saccade.ops import feed as ops
 
 
 class FeedForward(nn.Module):
-    """Two linear layers per pixel; `position` (NCHW to NCHW) acts between them, on the wide map."""
+    """Two linear layers per pixel; `position` (NCHW to NCHW) acts between them, on the wide map.
+
+    One operator where `saccade.ops.feed` has it; then no part is called by itself, unless somebody
+    hooked, replaced or traces it.
+    """
 
     def __init__(
         self,
@@ -31,7 +38,24 @@ class FeedForward(nn.Module):
             nn.init.trunc_normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
 
+    def letters(self) -> ops.Weights | None:
+        """The parameters as `saccade.ops.feed` calls them; None where they do not say it all."""
+        widen, position, narrow = self.widen, self.position, self.narrow
+        if not (bare(widen, nn.Linear) and bare(narrow, nn.Linear) and bare(self.act, nn.GELU)):
+            return None
+        taps = shift = None
+        if position is not None:
+            one = position.one() if bare(position, RPCPE) else None
+            if one is None:
+                return None
+            taps, shift = one
+        return ops.Weights(widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias)
+
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
+        if not isinstance(x, fx.Proxy) and ops.fuses(x, self.widen.weight):
+            letters = self.letters()
+            if letters is not None:
+                return ops.feed_forward(x, letters, self.act.approximate == "tanh")
         x = self.widen(x)
         if self.position is not None:
             x = self.position(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

@@ -8,6 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.layers.bare import bare
+
 
 class DepthwiseBranch(nn.Module):
     """One depth-wise 3x3 without bias, optionally followed by BatchNorm."""
@@ -84,14 +86,21 @@ class RPCPE(nn.Module):
             self.branches = nn.ModuleList()
         return self
 
+    def one(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]] | None:
+        """The one 3x3 that runs now; None while BatchNorm gathers statistics, or a hook waits."""
+        if self.fused is not None:
+            whole = bare(self.fused, nn.Conv2d)
+            return (self.fused.weight, cast(Tensor, self.fused.bias)) if whole else None
+        return None if self.training and self.batch_norm else self.kernel()
+
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         if self.fused is not None:
             return self.fused(x)
-        if self.training and self.batch_norm:
+        one = self.one()
+        if one is None:
             y = sum(branch(x) for branch in self.branches)
             return x + y if self.skip else y
-        weight, bias = self.kernel()
-        return F.conv2d(x, weight, bias, padding=1, groups=self.dim)
+        return F.conv2d(x, *one, padding=1, groups=self.dim)
 
 
 # The rows of LinGlo's Table 6.

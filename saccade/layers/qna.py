@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers import flax
+from saccade.layers.bare import bare
 from saccade.layers.block import FeedForward
 from saccade.layers.init import cut_normal_, lecun_normal_
 from saccade.ops import qna as ops
@@ -123,7 +124,7 @@ class LearnedQueryAttention(nn.Module):
 
     def aggregate(self, x: Float[Tensor, "B H W C"], fold: bool) -> Tensor:
         tables = self.rpe, self.scale
-        if self.form == "exact" and ops.joins(x, self.rpe) and _untouched(self.value):
+        if self.form == "exact" and ops.joins(x, self.rpe) and bare(self.value, nn.Linear):
             vs = F.linear(x, *self.joined(x))  # values and scores by one product
             return ops.aggregate_joined(vs, *tables, self.stride, self.padding, fold)
         s, v = self.scores(x), self.values(x)
@@ -138,18 +139,12 @@ class LearnedQueryAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:
         self.check(x)
-        plain = _untouched(self.value) and _untouched(self.mix)
+        plain = bare(self.value, nn.Linear) and bare(self.mix, nn.Linear)
         if self.form == "exact" and plain and ops.attends(x, self.mix.weight, self.rpe):
             mix = self.mix.weight, self.mix.bias
             tables = self.rpe, self.scale
             return ops.attend(x, *self.joined(x), *tables, *mix, self.stride, self.padding)
         return self.mix(self.aggregate(x, fold=True).flatten(3))
-
-
-def _untouched(linear: nn.Module) -> bool:
-    """A plain nn.Linear that nobody replaced, parametrised or hooked, whose weights say it all."""
-    hooked = linear._forward_hooks or linear._forward_pre_hooks
-    return type(linear) is nn.Linear and not hooked
 
 
 class LearnedQueryUpsampling(LearnedQueryAttention):

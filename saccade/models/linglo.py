@@ -129,7 +129,7 @@ VARIANTS = {
     ),
 }  # fmt: skip
 
-LEAVES = (KeyOnlyAttention, DotProductAttention, AbsolutePosition, RPCPE)
+LEAVES = (KeyOnlyAttention, DotProductAttention, AbsolutePosition, RPCPE, FeedForward)
 FIRST = "stages.0.down.0.conv"
 CARDS = {
     "linglo_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)},

@@ -266,7 +266,7 @@ VARIANTS: dict[str, partial[Backbone]] = {
 }  # fmt: skip
 CLAIMS = {**_CLAIMS, **{name: claims for name, _, claims in _TABLES}}
 
-LEAVES = (LearnedQueryAttention, WindowAttention, LocalAttention)
+LEAVES = (LearnedQueryAttention, WindowAttention, LocalAttention, QnAFeedForward)
 FIRST = "stages.0.down"
 CARDS = {"qna_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)}}
 

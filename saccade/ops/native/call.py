@@ -70,7 +70,14 @@ class Linear(ctypes.Structure):
     )  # fmt: skip
 
 
-CALLS = {"sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear}
+class Feed(ctypes.Structure):
+    _fields_ = (
+        *_ints("threads B H W inputs hidden outputs tanh"),
+        *_pointers("x w1 b1 taps shift w2 b2 h y g dx dw1 db1 dtaps dshift dw2 db2"),
+    )
+
+
+CALLS = {"sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed}
 
 
 def run(name: str, call: ctypes.Structure) -> None:

@@ -5,8 +5,8 @@
 of one matrix for all (`times`, `add_gradients`) or one for each image (`..._each`).
 
 By a kernel of our own where that is the faster one. MKL lays out pixels that are used only once,
-which takes up to a quarter of its time, and keeps to vectors of 256 bits on every processor that is
-not Intel's: with Zen 5's of 512 bits the kernel is twice as fast. On Intel's with AVX-512, and where
+which takes up to a quarter of its time, and keeps to vectors of 256 bits on processors that are not
+Intel's: on Zen 5, which has 512, the kernel is twice as fast. On Intel's with AVX-512, and where
 there is no AVX2, by torch. All in float32, into tensors that are there.
 """
 

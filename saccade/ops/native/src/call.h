@@ -63,4 +63,19 @@ struct Linear {
   float *dw, *db;   // batches outputs inputs; batches outputs, or null. Added to what is there
 };
 
+// Two linear layers for every pixel, between them GELU and, before it, a depth-wise 3x3. In fp32 and
+// dense. Without a 3x3 all pixels may be one column: W = 1.
+struct Feed {
+  int32_t threads, B, H, W, inputs, hidden, outputs;  // hidden: a multiple of 16
+  int32_t tanh;                                       // GELU's form
+  const float *x, *w1, *b1;     // B H W inputs; hidden inputs; hidden
+  const float *taps, *shift;    // 3 3 hidden; hidden. Both null: no 3x3
+  const float *w2, *b2;         // outputs hidden; outputs
+  float *h;                     // B H W hidden: what w1 and b1 give; forward, null if not to be kept
+  float *y;                     // B H W outputs
+  // backward; all but dx are added to what is there
+  const float* g;
+  float *dx, *dw1, *db1, *dtaps, *dshift, *dw2, *db2;
+};
+
 }  // namespace saccade

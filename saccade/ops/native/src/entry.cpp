@@ -127,13 +127,15 @@ int forward(const Call& call, const Work& work, void (*run)(const Call&, int, vo
   return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
 }
 
+using Bytes = std::unique_ptr<char, decltype(&free)>;
+Bytes room(size_t bytes) { return Bytes(static_cast<char*>(malloc(bytes + 1)), &free); }
+
 // Every task leaves its share of a sum over all (the small parameters' gradient) in a place of its
 // own; summed in the order of the tasks, they do not depend on which thread was first.
 template <class Call>
 int reduced(const Call& call, const Work& work, void (*run)(const Call&, int, void*, void*),
              void (*reduce)(const Call&, const void*)) {
-  std::unique_ptr<char, decltype(&free)> partials(
-      static_cast<char*>(malloc(work.partial * work.tasks + 1)), &free);
+  const Bytes partials = room(work.partial * work.tasks);
   if (!partials) return 1;
   const int failed = each_task(work, call.threads, [&](int task, void* buffer) {
     run(call, task, buffer, partials.get() + work.partial * task);
@@ -221,8 +223,7 @@ EXPORT int saccade_linear_forward(const Linear* call) {
   const Kernels& k = kernels();
   const Work work = k.linear_work(*call, false);
   const int matrices = call->w_batch ? call->batches : 1;
-  std::unique_ptr<char, decltype(&free)> packed(
-      static_cast<char*>(malloc(work.partial * matrices + 1)), &free);
+  const Bytes packed = room(work.partial * matrices);
   if (!packed) return 1;
   const int failed = each_task({matrices, 64, 0}, call->threads, [&](int i, void*) {
     k.linear_pack(*call, i, packed.get() + work.partial * i);
@@ -234,4 +235,34 @@ EXPORT int saccade_linear_forward(const Linear* call) {
 EXPORT int saccade_linear_backward(const Linear* call) {
   const Kernels& k = kernels();
   return forward(*call, k.linear_work(*call, true), k.linear_backward);
+}
+EXPORT int saccade_feed_forward(const Feed* call) {
+  const Kernels& k = kernels();
+  const FeedWork work = k.feed_work(*call, false);
+  const Bytes packed = room(work.packed);
+  if (!packed) return 1;
+  const int failed = each_task({work.matrices, 64, 0}, call->threads, [&](int i, void*) {
+    k.feed_pack(*call, false, i, packed.get());
+  });
+  return failed || each_task({work.tasks, work.scratch, 0}, call->threads, [&](int i, void* buffer) {
+    k.feed_forward(*call, i, packed.get(), buffer);
+  });
+}
+EXPORT int saccade_feed_backward(const Feed* call) {
+  const Kernels& k = kernels();
+  const FeedWork work = k.feed_work(*call, true);
+  const Bytes packed = room(work.packed), dh = room(work.dh);
+  if (!packed || !dh) return 1;
+  int failed = each_task({work.matrices, 64, 0}, call->threads, [&](int i, void*) {
+    k.feed_pack(*call, true, i, packed.get());
+  });
+  for (int turn = 0; turn < work.turns && !failed; turn++) {
+    failed = each_task({work.tasks, work.scratch, 0}, call->threads, [&](int i, void* buffer) {
+      k.feed_backward(*call, turn, i, packed.get(), dh.get(), buffer);
+    });
+    failed = failed || each_task({work.seconds, 64, 0}, call->threads, [&](int i, void*) {
+      k.feed_inputs(*call, turn, i, packed.get(), dh.get());
+    });
+  }
+  return failed;
 }

@@ -1,6 +1,7 @@
 // All kernels for the instruction set named by SACCADE_ISA; built once for each.
 #include "kernels.h"
 
+#include "feed.h"
 #include "linear.h"
 #include "linglo.h"
 #include "qna.h"
@@ -175,8 +176,7 @@ void summary_sum_all(const Summary& c, const void* partials) {
 
 Work linear_work(const Linear& c, bool backward) {
   const LinearPlan plan(c);
-  constexpr size_t panel = plan.ROWS * 3 * WIDE;
-  if (backward) return {c.batches * plan.splits, panel * sizeof(float), 0};
+  if (backward) return {c.batches * plan.splits, ROOM * sizeof(float), 0};
   return {c.batches * plan.blocks, 64, packed_size(c) * sizeof(float)};
 }
 void linear_pack_one(const Linear& c, int batch, void* packed) {
@@ -187,6 +187,33 @@ void linear_forward_task(const Linear& c, int task, const void* packed) {
 }
 void linear_backward_task(const Linear& c, int task, void* scratch) {
   linear_backward(c, task, static_cast<float*>(scratch));
+}
+
+FeedWork feed_work(const Feed& c, bool backward) {
+  const FeedPlan plan(c, backward);
+  const size_t packed = feed_packed(c, backward) * sizeof(float);
+  if (!backward)
+    return {plan.chunks, 1, c.B * plan.bands, 0, plan.forward_room(c) * sizeof(float), packed, 0};
+  const ptrdiff_t most = FeedTurn(c, plan, 0).pixels(c);  // of pixels in a turn
+  return {plan.chunks + 1, plan.turns, plan.chunks,
+          int((most + LinearPlan::ROWS - 1) / LinearPlan::ROWS),
+          plan.backward_room(c) * sizeof(float), packed, most * c.hidden * sizeof(float)};
+}
+void feed_pack_one(const Feed& c, bool backward, int task, void* packed) {
+  feed_pack(c, backward, task, static_cast<float*>(packed));
+}
+void feed_forward_task(const Feed& c, int task, const void* packed, void* scratch) {
+  (c.tanh ? feed_forward<true> : feed_forward<false>)(c, task, static_cast<const float*>(packed),
+                                                      static_cast<float*>(scratch));
+}
+void feed_backward_task(const Feed& c, int turn, int task, const void* packed, void* dh,
+                        void* scratch) {
+  (c.tanh ? feed_backward<true> : feed_backward<false>)(
+      c, turn, task, static_cast<const float*>(packed), static_cast<float*>(dh),
+      static_cast<float*>(scratch));
+}
+void feed_inputs_task(const Feed& c, int turn, int task, const void* packed, const void* dh) {
+  feed_inputs(c, turn, task, static_cast<const float*>(packed), static_cast<const float*>(dh));
 }
 
 }  // namespace
@@ -201,6 +228,7 @@ extern const Kernels table = {
     qna_work,  qna_forward_task,  qna_backward_task,  qna_reduce,
     summary_work, summary_forward_task, summary_join_all, summary_backward_task, summary_sum_all,
     linear_work, linear_pack_one, linear_forward_task, linear_backward_task,
+    feed_work, feed_pack_one, feed_forward_task, feed_backward_task, feed_inputs_task,
 };
 
 }  // namespace SACCADE_ISA

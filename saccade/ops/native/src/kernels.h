@@ -13,6 +13,13 @@ struct Work {
   size_t scratch, partial;
 };
 
+// A feed-forward: matrices are packed by tasks of their own; its backward goes in turns of two parts,
+// each with tasks, the second when the first is done.
+struct FeedWork {
+  int matrices, turns, tasks, seconds;
+  size_t scratch, packed, dh;  // bytes
+};
+
 struct SasaKernels {
   Work (*work)(const Sasa&, bool backward);
   void (*forward)(const Sasa&, int task, void* scratch);
@@ -36,6 +43,12 @@ struct Kernels {
   void (*linear_pack)(const Linear&, int batch, void* packed);
   void (*linear_forward)(const Linear&, int task, const void* packed);
   void (*linear_backward)(const Linear&, int task, void* scratch);
+  FeedWork (*feed_work)(const Feed&, bool backward);
+  void (*feed_pack)(const Feed&, bool backward, int task, void* packed);
+  void (*feed_forward)(const Feed&, int task, const void* packed, void* scratch);
+  void (*feed_backward)(const Feed&, int turn, int task, const void* packed, void* dh,
+                        void* scratch);
+  void (*feed_inputs)(const Feed&, int turn, int task, const void* packed, const void* dh);
 };
 
 #define SACCADE_DECLARE(isa) \

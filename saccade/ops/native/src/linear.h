@@ -132,25 +132,30 @@ inline void linear_pack(const Linear& c, int batch, float* to) {
   });
 }
 
+// y = x w + b for some rows, of a matrix as it is packed; or with `add`, and without b, added to
+// what is there.
+inline void times_packed(const float* x, int inputs, int rows, const float* packed, int outputs,
+                         bool add, float* y, size_t ahead = 0) {
+  for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH) {
+    const int depth = min(LinearPlan::DEPTH, inputs - k0);
+    const float* panel = packed;
+    panels(outputs, [&](int n0, auto nv) INLINED {
+      constexpr int NV = decltype(nv)::value;
+      rows_of<NV>(rows, x + k0, 1, inputs, panel + (k0 + 1) * NV * WIDE, depth,
+                  k0 || add ? nullptr : panel, y + n0, outputs, outputs - n0, n0 || k0 ? 0 : ahead);
+      panel += (inputs + 1) * NV * WIDE;
+    });
+  }
+}
+
 inline void linear_forward(const Linear& c, int task, const float* packed) {
-  constexpr int N = WIDE;
   const LinearPlan plan(c);
   const int batch = task / plan.blocks, from = task % plan.blocks * plan.ROWS;
   const int rows = min(plan.ROWS, c.rows - from);
   const ptrdiff_t first = ptrdiff_t(batch) * c.rows + from;
-  const float* x = c.x + first * c.inputs;
-  float* y = c.y + first * c.outputs;
   if (c.w_batch) packed += batch * packed_size(c);
-  for (int k0 = 0; k0 < c.inputs; k0 += plan.DEPTH) {
-    const int depth = min(plan.DEPTH, c.inputs - k0);
-    const float* panel = packed;
-    panels(c.outputs, [&](int n0, auto nv) INLINED {
-      constexpr int NV = decltype(nv)::value;
-      rows_of<NV>(rows, x + k0, 1, c.inputs, panel + (k0 + 1) * NV * N, depth, k0 ? nullptr : panel,
-                  y + n0, c.outputs, c.outputs - n0, n0 || k0 ? 0 : size_t(18) * c.inputs);
-      panel += (c.inputs + 1) * NV * N;
-    });
-  }
+  times_packed(c.x + first * c.inputs, c.inputs, rows, packed, c.outputs, false,
+               c.y + first * c.outputs, size_t(18) * c.inputs);
 }
 
 // to(n) += over rows the sum of g(row, n).
@@ -174,41 +179,46 @@ inline void add_rows(const float* g, ptrdiff_t row, int rows, int columns, float
   }
 }
 
+// dw(n, k) += over some rows the sum of g(row, n) x(row, k), for `outputs` of n and all `inputs`.
+// `room` takes a panel of x; `more` rows come after these.
+inline void add_products(const float* g, ptrdiff_t g_row, int outputs, const float* x, ptrdiff_t x_row,
+                         int inputs, int rows, int more, float* dw, ptrdiff_t dw_row, float* room) {
+  panels(inputs, [&](int k0, auto nv) INLINED {
+    constexpr int NV = decltype(nv)::value;
+    const int columns = inputs - k0;
+    if (more) {
+      const ptrdiff_t a = ptrdiff_t(more) * k0 / inputs;
+      const ptrdiff_t b = ptrdiff_t(more) * min(inputs, k0 + NV * WIDE) / inputs;
+      fetch(x + (rows + a) * x_row, (b - a) * x_row * sizeof(float));
+      fetch(g + (rows + a) * g_row, (b - a) * g_row * sizeof(float));
+    }
+    for (int m = 0; m < rows; m++) {
+      const float* from = x + m * x_row + k0;
+      float* to = room + m * NV * WIDE;
+      if (columns >= NV * WIDE)
+        for (int v = 0; v < NV; v++) store_wide(to + v * WIDE, load_wide(from + v * WIDE));
+      else
+        for (int j = 0; j < NV * WIDE; j++) to[j] = j < columns ? from[j] : 0;
+    }
+    rows_of<NV>(outputs, g, g_row, 1, room, rows, nullptr, dw + k0, dw_row, columns);
+  });
+}
+constexpr size_t ROOM = LinearPlan::ROWS * 3 * WIDE;  // for `add_products`
+
 // Every task has outputs of its own and sums pixels in their order: neither their number nor that
 // of threads changes a bit.
 inline void linear_backward(const Linear& c, int task, float* scratch) {
-  constexpr int N = WIDE;
   const LinearPlan plan(c);
   const int batch = task / plan.splits, first = task % plan.splits * plan.split;
   const int last = min(c.outputs, first + plan.split);
-  float* dw = c.dw + ptrdiff_t(batch) * c.outputs * c.inputs;
-  float* db = c.db ? c.db + ptrdiff_t(batch) * c.outputs : nullptr;
+  float* dw = c.dw + ptrdiff_t(batch) * c.outputs * c.inputs + ptrdiff_t(first) * c.inputs;
   for (int m0 = 0; m0 < c.rows; m0 += plan.few) {
-    const int rows = min(plan.few, c.rows - m0);
+    const int rows = min(plan.few, c.rows - m0), more = min(plan.few, c.rows - m0 - rows);
     const ptrdiff_t at = ptrdiff_t(batch) * c.rows + m0;
-    const float *x = c.x + at * c.inputs, *g = c.y + at * c.outputs;
-    panels(c.inputs, [&](int k0, auto nv) INLINED {
-      constexpr int NV = decltype(nv)::value;
-      const int columns = c.inputs - k0;
-      const int next = min(c.rows, m0 + rows + plan.few) - m0 - rows;  // pixels, soon to be read
-      if (next) {
-        const ptrdiff_t a = ptrdiff_t(next) * k0 / c.inputs;
-        const ptrdiff_t b = ptrdiff_t(next) * min(c.inputs, k0 + NV * N) / c.inputs;
-        fetch(x + (rows + a) * c.inputs, (b - a) * c.inputs * sizeof(float));
-        fetch(g + (rows + a) * c.outputs, (b - a) * c.outputs * sizeof(float));
-      }
-      for (int m = 0; m < rows; m++) {
-        const float* from = x + ptrdiff_t(m) * c.inputs + k0;
-        float* to = scratch + m * NV * N;
-        if (columns >= NV * N)
-          for (int v = 0; v < NV; v++) store_wide(to + v * N, load_wide(from + v * N));
-        else
-          for (int j = 0; j < NV * N; j++) to[j] = j < columns ? from[j] : 0;
-      }
-      rows_of<NV>(last - first, g + first, c.outputs, 1, scratch, rows, nullptr,
-                  dw + ptrdiff_t(first) * c.inputs + k0, c.inputs, columns);
-    });
-    if (db) add_rows(g + first, c.outputs, rows, last - first, db + first);
+    const float *x = c.x + at * c.inputs, *g = c.y + at * c.outputs + first;
+    add_products(g, c.outputs, last - first, x, c.inputs, c.inputs, rows, more, dw, c.inputs,
+                 scratch);
+    if (c.db) add_rows(g, c.outputs, rows, last - first, c.db + ptrdiff_t(batch) * c.outputs + first);
   }
 }
 

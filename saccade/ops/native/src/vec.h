@@ -63,6 +63,15 @@ constexpr int WIDE = WIDEST / int(sizeof(float));
 INLINE Wide load_wide(const float* p) { return *reinterpret_cast<const Wide*>(p); }
 INLINE void store_wide(float* p, Wide v) { *reinterpret_cast<Wide*>(p) = v; }
 INLINE Wide splat_wide(float x) { return x - Wide{}; }
+INLINE Wide maximum_wide(Wide a, Wide b) {  // a NaN in b is kept
+#if defined(__AVX512F__)
+  return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+  return _mm256_max_ps(a, b);
+#else
+  return a > b ? a : b;
+#endif
+}
 
 template <class S>
 INLINE V<S> load(const S* p) {

@@ -1,0 +1,12 @@
+"""Whether a layer's parameters say all that it does, so that an operator may read them instead."""
+
+from typing import TypeGuard, TypeVar
+
+from torch import nn
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+
+def bare(module: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
+    """A plain `kind` that nobody replaced, parametrised or hooked."""
+    return type(module) is kind and not (module._forward_hooks or module._forward_pre_hooks)

@@ -1,0 +1,166 @@
+// What feed.h does to a row of the hidden map, a chunk of its channels at a time.
+#pragma once
+#include "call.h"
+#include "gelu.h"
+
+namespace saccade {
+namespace SACCADE_ISA {
+
+struct FeedRows {
+  static constexpr int PX = 4;  // pixels at once: nine taps and their sums are to fit the registers
+  const Feed& call;
+  const int from, n;  // channels
+  FeedRows(const Feed& c, int from_, int n_) : call(c), from(from_), n(n_) {}
+
+  // f(channel, taps) for every vector of channels.
+  template <class F>
+  INLINE void channels(bool turned, F&& f) const {
+    for (int v = 0; v < n; v += WIDE) {
+      Wide taps[9];
+      for (int j = 0; j < 9; j++)
+        taps[j] = load_wide(call.taps + ptrdiff_t(turned ? 8 - j : j) * call.hidden + from + v);
+      f(v, taps);
+    }
+  }
+  // f(x, Int<whether the border is in sight>) for every PX pixels of a row.
+  template <class F>
+  INLINE void blocks_of_row(F&& f) const {
+    for (int x = 0; x < call.W; x += PX)
+      if (x && x + PX < call.W)
+        f(x, Int<0>{});
+      else
+        f(x, Int<1>{});
+  }
+  // f(row of the window, column, cell) for the cells that PX pixels from x on look at. `at`: the rows
+  // above, here and below, null outside; `step` numbers from one pixel to the next.
+  template <bool EDGE, class F>
+  INLINE void window(const float* const* at, ptrdiff_t step, int x, F&& f) const {
+    repeat<3>([&](auto a) INLINED {
+      if (!at[a]) return;
+      repeat<PX + 2>([&](auto j) INLINED {
+        const int column = x + j - 1;
+        if (EDGE && (column < 0 || column >= call.W)) return;
+        f(a, j, load_wide(at[a] + column * step));
+      });
+    });
+  }
+  template <bool EDGE>
+  INLINE void convolve(const float* const* at, ptrdiff_t step, int x, const Wide* taps,
+                       Wide (&sum)[PX]) const {
+    window<EDGE>(at, step, x, [&](auto a, auto j, Wide cell) INLINED {
+      repeat<3>([&](auto b) INLINED {
+        constexpr int i = decltype(j)::value - decltype(b)::value;
+        if constexpr (i >= 0 && i < PX) sum[i] += taps[a * 3 + b] * cell;
+      });
+    });
+  }
+  // f(i) for those of PX pixels from x on that are inside.
+  template <bool EDGE, class F>
+  INLINE void inside(int x, F&& f) const {
+    repeat<PX>([&](auto i) INLINED {
+      if (!EDGE || x + i < call.W) f(i);
+    });
+  }
+
+  // A chunk of a row, to where all channels lie.
+  void lay_down(const float* row, float* to) const {
+    for (int x = 0; x < call.W; x++)
+      for (int v = 0; v < n; v += WIDE)
+        store_wide(to + ptrdiff_t(x) * call.hidden + from + v, load_wide(row + x * n + v));
+  }
+  // to = gelu(h * taps + shift)
+  template <bool TANH>
+  void activate(const float* const* at, ptrdiff_t step, float* to) const {
+    if (!call.taps) {
+      for (int j = 0; j < call.W * n; j += WIDE)
+        store_wide(to + j, gelu<TANH, false>(load_wide(at[1] + j)));
+      return;
+    }
+    channels(false, [&](int v, const Wide* taps) INLINED {
+      const Wide shift = load_wide(call.shift + from + v);
+      const float* here[3];
+      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
+      blocks_of_row([&](int x, auto edge) INLINED {
+        constexpr bool EDGE = decltype(edge)::value;
+        Wide sum[PX];
+        for (int i = 0; i < PX; i++) sum[i] = shift;
+        convolve<EDGE>(here, step, x, taps, sum);
+        inside<EDGE>(x, [&](auto i) INLINED {
+          store_wide(to + (x + i) * n + v, gelu<TANH, false>(sum[i]));
+        });
+      });
+    });
+  }
+  // active = gelu(u),  du = da gelu'(u), with u = h * taps + shift found again.
+  template <bool TANH>
+  void slopes(const float* const* at, const float* da, float* active, float* du,
+              ptrdiff_t du_step) const {
+    const auto give = [&](int x, int v, Wide u) INLINED {
+      Wide slope;
+      store_wide(active + x * n + v, gelu<TANH, true>(u, &slope));
+      store_wide(du + x * du_step + v, load_wide(da + x * n + v) * slope);
+    };
+    if (!call.taps) {
+      for (int x = 0; x < call.W; x++)
+        for (int v = 0; v < n; v += WIDE)
+          give(x, v, load_wide(at[1] + ptrdiff_t(x) * call.hidden + v));
+      return;
+    }
+    channels(false, [&](int v, const Wide* taps) INLINED {
+      const Wide shift = load_wide(call.shift + from + v);
+      const float* here[3];
+      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
+      blocks_of_row([&](int x, auto edge) INLINED {
+        constexpr bool EDGE = decltype(edge)::value;
+        Wide sum[PX];
+        for (int i = 0; i < PX; i++) sum[i] = shift;
+        convolve<EDGE>(here, call.hidden, x, taps, sum);
+        inside<EDGE>(x, [&](auto i) INLINED { give(x + i, v, sum[i]); });
+      });
+    });
+  }
+  // dtaps += over a row the sum of du h, and dshift.
+  void add_taps(const float* const* at, const float* du) const {
+    for (int v = 0; v < n; v += WIDE) {
+      Wide sum[9], all{};
+      for (int j = 0; j < 9; j++) sum[j] = Wide{};
+      const float* here[3];
+      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
+      blocks_of_row([&](int x, auto edge) INLINED {
+        constexpr bool EDGE = decltype(edge)::value;
+        Wide g[PX];
+        for (int i = 0; i < PX; i++) g[i] = Wide{};
+        inside<EDGE>(x, [&](auto i) INLINED { g[i] = load_wide(du + (x + i) * n + v); });
+        for (int i = 0; i < PX; i++) all += g[i];
+        window<EDGE>(here, call.hidden, x, [&](auto a, auto j, Wide cell) INLINED {
+          repeat<3>([&](auto b) INLINED {
+            constexpr int i = decltype(j)::value - decltype(b)::value;
+            if constexpr (i >= 0 && i < PX) sum[a * 3 + b] += g[i] * cell;
+          });
+        });
+      });
+      const auto add = [&](float* to, Wide more) INLINED { store_wide(to, load_wide(to) + more); };
+      for (int j = 0; j < 9; j++) add(call.dtaps + ptrdiff_t(j) * call.hidden + from + v, sum[j]);
+      add(call.dshift + from + v, all);
+    }
+  }
+  // dh = du * turned taps
+  void turn_back(const float* const* at, float* dh) const {
+    channels(true, [&](int v, const Wide* taps) INLINED {
+      const float* here[3];
+      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
+      blocks_of_row([&](int x, auto edge) INLINED {
+        constexpr bool EDGE = decltype(edge)::value;
+        Wide sum[PX];
+        for (int i = 0; i < PX; i++) sum[i] = Wide{};
+        convolve<EDGE>(here, n, x, taps, sum);
+        inside<EDGE>(x, [&](auto i) INLINED {
+          store_wide(dh + ptrdiff_t(x + i) * call.hidden + v, sum[i]);
+        });
+      });
+    });
+  }
+};
+
+}  // namespace SACCADE_ISA
+}  // namespace saccade
