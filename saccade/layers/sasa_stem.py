@@ -14,8 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.layers.bare import bare
+from saccade.ops import sasa_block as ops
 from saccade.ops.sasa import BORDERS
-from saccade.ops.sasa_block import block_attention, cut, join
+from saccade.ops.sasa_block import block_attention, cut, join, outside
 
 
 class ConvStem(nn.Module):
@@ -68,13 +70,17 @@ class Mixture(nn.Module):
         """p(a, b, m)."""
         return ((self.row[:, None] + self.col) @ self.nu.mT).softmax(-1)
 
+    def merged(self) -> Float[Tensor, "n D C"]:
+        """The map of each place of a block."""
+        return torch.einsum("nm,mdc->ndc", self.shares().flatten(0, 1), self.weight)
+
     def forward(self, x: Float[Tensor, "B y x n C"]) -> Float[Tensor, "B y x n D"]:
         """Of pixels in blocks."""
-        p = self.shares().flatten(0, 1)  # n m
         if self.form == "mixed":
+            p = self.shares().flatten(0, 1)  # n m
             maps = F.linear(x, self.weight.flatten(0, 1)).unflatten(4, self.weight.shape[:2])
             return torch.einsum("byxnmd,nm->byxnd", maps, p.to(maps.dtype))
-        return torch.einsum("byxnc,ndc->byxnd", x, torch.einsum("nm,mdc->ndc", p, self.weight))
+        return torch.einsum("byxnc,ndc->byxnd", x, self.merged())
 
 
 VALUES = ("mixture", "pointwise", "conv")
@@ -146,16 +152,48 @@ class AttentionStem(nn.Module):
         around = (reach // 2, reach - reach // 2)
         return cut(self.value(F.pad(x, around * 2)), self.side)
 
+    def letters(self) -> tuple[Tensor, Tensor, Tensor] | None:
+        """Wq, Wk and Wv of every place, if those say all that is done to the image."""
+        if not (bare(self.query, nn.Conv2d) and bare(self.key, nn.Conv2d)):
+            return None
+        value = self.value
+        if bare(value, Mixture) and value.form == "merged":
+            wv = value.merged()
+        elif bare(value, nn.Conv2d) and value.kernel_size == (1, 1):
+            wv = value.weight.flatten(1).expand(self.side**2, -1, -1)
+        else:
+            return None
+        return self.query.weight.flatten(1), self.key.weight.flatten(1), wv
+
     def attend(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
         """At the image's own resolution."""
-        H, W = x.shape[2:]
+        letters, mask = self.letters(), self.border == "mask"
+        if letters is not None:
+            return ops.attend(x, *letters, self.row, self.col, self.heads, mask)
         blocks = cut(x, self.side)
         q, k = (F.linear(blocks, conv.weight.flatten(1)) for conv in (self.query, self.key))
         v = self.values(x, blocks)
-        hidden = None
-        if self.border == "mask":
-            hidden = cut(x.new_ones(1, 1, H, W), self.side)[0, ..., 0] == 0
-        return join(block_attention(q, k, v, self.row, self.col, self.heads, hidden), H, W)
+        hidden = outside(x, self.side) if mask else None
+        y = block_attention(q, k, v, self.row, self.col, self.heads, hidden)
+        return join(y, *x.shape[2:])
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        at_once = self._at_once(x)
+        if at_once is not None:
+            return at_once
         return F.max_pool2d(self.norm(self.attend(x)), self.side, ceil_mode=True)
+
+    def _at_once(self, x: Float[Tensor, "B C H W"]) -> Tensor | None:
+        """All of it by one kernel, where no gradient is to come and the norm is a mere scale."""
+        norm = self.norm
+        if torch.is_grad_enabled() or norm.training or not bare(norm, nn.BatchNorm2d):
+            return None
+        letters = self.letters()
+        if letters is None or not ops.fuses(x, letters[0], self.heads, self.side):
+            return None
+        mean, var = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
+        scale = norm.weight * (var + norm.eps).rsqrt()
+        return ops.maximum_of_blocks(
+            x, *letters, self.row, self.col, scale, norm.bias - mean * scale,
+            self.heads, self.border == "mask",
+        )  # fmt: skip

@@ -4,6 +4,9 @@
 
 As in local attention, r = concat(row, col), now with 2s-1 offsets from -(s-1) to s-1. Maps come cut
 into blocks: B x (blocks down) x (blocks along) x (pixels of a block, in reading order) x channels.
+
+`attend` goes from the image to y, projections included: by the kernels of `saccade.ops.native`
+where they take such a call, else by `plain`.
 """
 
 import math
@@ -13,7 +16,61 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from saccade.ops import native
+from saccade.ops.native.sasa_block import attend_blocks, maximum_of_blocks, supports
 from saccade.ops.precision import no_autocast, wide
+from saccade.ops.second import transformed
+
+__all__ = ["attend", "block_attention", "cut", "fuses", "join", "maximum_of_blocks", "plain"]
+
+
+def fuses(x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], heads: int, side: int) -> bool:
+    """Whether the kernel takes such a call."""
+    if torch.compiler.is_exporting() or transformed() or not supports(x, wq, heads, side):
+        return False
+    return native.available()
+
+
+def attend(
+    x: Float[Tensor, "B C H W"],
+    wq: Float[Tensor, "D C"],
+    wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"],
+    row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None,
+    heads: int,
+    mask: bool,
+) -> Float[Tensor, "B D H W"]:
+    """y at every pixel of the image; values have a matrix for each of the n places of a block.
+
+    `mask` leaves out what lies outside the image, which else counts with k = v = 0.
+    """
+    form = attend_blocks if fuses(x, wq, heads, math.isqrt(len(wv))) else plain
+    return form(x, wq, wk, wv, row, col, heads, mask)
+
+
+def plain(
+    x: Float[Tensor, "B C H W"],
+    wq: Float[Tensor, "D C"],
+    wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"],
+    row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None,
+    heads: int,
+    mask: bool,
+) -> Float[Tensor, "B D H W"]:
+    """The same, equation by equation."""
+    side = math.isqrt(len(wv))
+    blocks = cut(x, side)
+    q, k = F.linear(blocks, wq), F.linear(blocks, wk)
+    v = torch.einsum("byxnc,ndc->byxnd", blocks, wv)
+    hidden = outside(x, side) if mask else None
+    return join(block_attention(q, k, v, row, col, heads, hidden), *x.shape[2:])
+
+
+def outside(x: Float[Tensor, "B C H W"], side: int) -> Bool[Tensor, "y x n"]:
+    """Which pixels of the blocks the image does not have."""
+    return cut(x.new_ones(1, 1, *x.shape[2:]), side)[0, ..., 0] == 0
 
 
 def block_attention(

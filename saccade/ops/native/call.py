@@ -77,7 +77,16 @@ class Feed(ctypes.Structure):
     )
 
 
-CALLS = {"sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed}
+class Block(ctypes.Structure):
+    _fields_ = (
+        *_ints("threads B H W inputs outputs heads mask"),
+        *_maps("x"), *_pointers("wq wk wv row col scale shift y g dx dwq dwk dwv drow dcol"),
+    )  # fmt: skip
+
+
+CALLS = {
+    "sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed, "block": Block,
+}  # fmt: skip
 
 
 def run(name: str, call: ctypes.Structure) -> None:

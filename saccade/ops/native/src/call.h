@@ -78,4 +78,18 @@ struct Feed {
   float *dx, *dw1, *db1, *dtaps, *dshift, *dw2, *db2;
 };
 
+// Attention inside blocks of 4 x 4 pixels, with its projections. In fp32; dense but for x.
+struct Block {
+  int32_t threads, B, H, W, inputs, outputs, heads;  // outputs / heads: a multiple of 16
+  int32_t mask;                // 1: pixels outside are left out; 0: they count with k = v = 0
+  Map x;
+  const float *wq, *wk, *wv;   // outputs inputs; the last, one for each of 16 places
+  const float *row, *col;      // 7 d/2; both null: no positions
+  const float *scale, *shift;  // outputs. With them, y is the maximum of y scale + shift in a block
+  float* y;                    // B H W outputs, or one for each block
+  const float* g;              // backward
+  float *dx, *dwq, *dwk, *dwv, *drow, *dcol;  // dx: B inputs H W
+  int d() const { return outputs / heads; }
+};
+
 }  // namespace saccade

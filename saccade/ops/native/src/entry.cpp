@@ -219,6 +219,14 @@ EXPORT int saccade_summary_backward(const Summary* call) {
   const Kernels& k = kernels();
   return reduced(*call, k.summary_work(*call), k.summary_backward, k.summary_sum);
 }
+EXPORT int saccade_block_forward(const Block* call) {
+  const Kernels& k = kernels();
+  return forward(*call, k.block_work(*call, false), k.block_forward);
+}
+EXPORT int saccade_block_backward(const Block* call) {
+  const Kernels& k = kernels();
+  return reduced(*call, k.block_work(*call, true), k.block_backward, k.block_reduce);
+}
 EXPORT int saccade_linear_forward(const Linear* call) {
   const Kernels& k = kernels();
   const Work work = k.linear_work(*call, false);

@@ -7,6 +7,7 @@
 #include "qna.h"
 #include "qna_channels.h"
 #include "sasa.h"
+#include "sasa_block.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
@@ -174,6 +175,20 @@ void summary_sum_all(const Summary& c, const void* partials) {
   summary_sum(c, static_cast<const float*>(partials));
 }
 
+Work block_work(const Block& c, bool backward) {
+  const size_t partial = backward ? BlockSums(c).size * sizeof(float) : 0;
+  return {c.B * BlockPart::parts(c), BlockTile::room(c, backward) * sizeof(float), partial};
+}
+void block_forward_task(const Block& c, int task, void* scratch) {
+  block_forward(c, task, static_cast<float*>(scratch));
+}
+void block_backward_task(const Block& c, int task, void* scratch, void* partial) {
+  block_backward(c, task, static_cast<float*>(scratch), static_cast<float*>(partial));
+}
+void block_reduce_all(const Block& c, const void* partials) {
+  block_reduce(c, static_cast<const float*>(partials));
+}
+
 Work linear_work(const Linear& c, bool backward) {
   const LinearPlan plan(c);
   if (backward) return {c.batches * plan.splits, ROOM * sizeof(float), 0};
@@ -227,6 +242,7 @@ extern const Kernels table = {
     SASA, SASA,
     qna_work,  qna_forward_task,  qna_backward_task,  qna_reduce,
     summary_work, summary_forward_task, summary_join_all, summary_backward_task, summary_sum_all,
+    block_work, block_forward_task, block_backward_task, block_reduce_all,
     linear_work, linear_pack_one, linear_forward_task, linear_backward_task,
     feed_work, feed_pack_one, feed_forward_task, feed_backward_task, feed_inputs_task,
 };

@@ -39,6 +39,10 @@ struct Kernels {
   void (*summary_join)(const Summary&, const void* partials);
   void (*summary_backward)(const Summary&, int task, void* scratch, void* partial);
   void (*summary_sum)(const Summary&, const void* partials);
+  Work (*block_work)(const Block&, bool backward);
+  void (*block_forward)(const Block&, int task, void* scratch);
+  void (*block_backward)(const Block&, int task, void* scratch, void* partial);
+  void (*block_reduce)(const Block&, const void* partials);
   Work (*linear_work)(const Linear&, bool backward);  // `partial`: of one matrix, packed
   void (*linear_pack)(const Linear&, int batch, void* packed);
   void (*linear_forward)(const Linear&, int task, const void* packed);
