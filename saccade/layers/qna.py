@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from saccade.layers import flax
 from saccade.layers.bare import bare
 from saccade.layers.block import FeedForward
+from saccade.layers.conv import Conv1x1
 from saccade.layers.init import cut_normal_, lecun_normal_
 from saccade.ops import qna as ops
 from saccade.ops.precision import no_autocast, wide
@@ -205,7 +206,7 @@ class QnADown(nn.Module):
         super().__init__()
         self.mix_norm = nn.LayerNorm(dim, eps=1e-6)
         self.mix = LearnedQueryAttention(dim, heads, window, 2, queries, width=2 * dim)
-        self.skip = nn.Conv2d(dim, 2 * dim, 1, stride=2, bias=False)
+        self.skip = Conv1x1(dim, 2 * dim, stride=2, bias=False)
         self.ffn_norm = nn.LayerNorm(2 * dim, eps=1e-6)
         self.ffn = QnAFeedForward(2 * dim)
         self.drop = DropPath(drop_path) if drop_path else nn.Identity()

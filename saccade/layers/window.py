@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers import flax
+from saccade.layers.bare import applied
 from saccade.layers.init import lecun_normal_
 from saccade.ops.precision import wide
 
@@ -58,7 +59,11 @@ class WindowAttention(nn.Module):
         h = w = self.window
         if not torch.compiler.is_compiling():  # there, sizes may be symbols
             h, w = min(h, H), min(w, W)  # a window larger than the map is the map
-        qkv = tiled(self.qkv(x), h, w).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        qkv = (
+            tiled(applied(self.qkv, x), h, w)
+            .unflatten(2, (3, self.heads, -1))
+            .permute(2, 0, 3, 1, 4)
+        )
         bias = self.bias(h, w)[None]
         if torch.compiler.is_exporting() or H % h or W % w:
             inside = tiled(torch.ones_like(x[..., :1]), h, w).unsqueeze(1).mT  # n 1 1 N
@@ -78,7 +83,7 @@ class WindowAttention(nn.Module):
         if torch.compiler.is_exporting():  # ONNX lays the product out in another order
             y = y.clone(memory_format=torch.contiguous_format)
         y = y.flatten(2)  # n N C
-        return self.mix(untiled(y, x.shape[1], x.shape[2], h, w))
+        return applied(self.mix, untiled(y, x.shape[1], x.shape[2], h, w))
 
 
 # -- windows --------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
 
-from saccade.layers.conv import Conv3x3
+from saccade.layers.conv import Conv1x1, Conv3x3
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.sasa_stem import AttentionStem, ConvStem
 from saccade.models.backbone import Backbone, Stage, drop_rates
@@ -26,16 +26,16 @@ class Bottleneck(nn.Module):
 
     def __init__(self, dim: int, mix: nn.Module, width: int, out: int, stride: int, drop: float):
         super().__init__()
-        self.narrow = nn.Conv2d(dim, width, 1, bias=False)
+        self.narrow = Conv1x1(dim, width, bias=False)
         self.narrow_norm = nn.BatchNorm2d(width)
         self.mix = mix
         self.mix_norm = nn.BatchNorm2d(width)
-        self.widen = nn.Conv2d(width, out, 1, bias=False)
+        self.widen = Conv1x1(width, out, bias=False)
         self.widen_norm = nn.BatchNorm2d(out)
         self.shortcut: nn.Module = nn.Identity()
         if stride > 1 or dim != out:
             self.shortcut = nn.Sequential(
-                nn.Conv2d(dim, out, 1, stride, bias=False), nn.BatchNorm2d(out)
+                Conv1x1(dim, out, stride, bias=False), nn.BatchNorm2d(out)
             )
         self.act = nn.ReLU()
         self.drop = DropPath(drop) if drop else nn.Identity()

@@ -1,4 +1,9 @@
-"""A 3 x 3 convolution whose weights' gradient is nine matrix products.
+"""Convolutions by matrix products: of 1 x 1 pixel, and the gradient of 3 x 3.
+
+A 1 x 1 convolution of a map whose channels are neighbours in memory is one product of all pixels
+(`saccade.ops.linear`).
+
+A 3 x 3 convolution's weights have nine products for a gradient:
 
     y(p)     = sum over o of W_o x(p + o) + b            o in {-1, 0, 1}^2, zeros around x
     dW_o     = sum over p of dy(p) x(p + o)^T
@@ -14,10 +19,27 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
+from saccade.ops.linear import fuses, linear
 from saccade.ops.precision import autocasts
 from saccade.ops.second import transformed
 
 PIXELS, WIDTH = 1024, 128  # of a map, and channels of x: from here on products are faster
+
+
+def conv1x1(
+    x: Float[Tensor, "B C H W"],
+    weight: Float[Tensor, "D C 1 1"],
+    bias: Tensor | None = None,
+    stride: int = 1,
+) -> Float[Tensor, "B D h w"]:
+    """A linear map of every pixel, or of every `stride`-th; by a product where maps allow it."""
+    pixels = x.permute(0, 2, 3, 1)[:, ::stride, ::stride]
+    matrix = weight.flatten(1)
+    if x.is_contiguous(memory_format=torch.channels_last):
+        pixels = pixels.contiguous()
+        if fuses(pixels, matrix):
+            return linear(pixels, matrix, bias).permute(0, 3, 1, 2)
+    return F.conv2d(x, weight, bias, stride)
 
 
 def conv3x3(

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saccade.ops import native
+from saccade.ops.linear import pays
 from saccade.ops.native.feed import feed_forward as fused
 from saccade.ops.native.feed import supports
-from saccade.ops.native.linear import ours
 from saccade.ops.second import transformed
 
 FEWEST = 32  # pixels for which it pays to lay out two matrices
@@ -48,12 +48,7 @@ def fuses(x: Float[Tensor, "B H W C"], w1: Float[Tensor, "J C"]) -> bool:
     if torch.compiler.is_exporting() or transformed() or not supports(x, w1):
         return False
     B, H, W, _ = x.shape
-    return B * H * W >= FEWEST and native.available() and _pays()
-
-
-@torch.compiler.assume_constant_result
-def _pays() -> bool:
-    return ours()
+    return B * H * W >= FEWEST and native.available() and pays()
 
 
 def plain(x: Float[Tensor, "B H W C"], w: Weights, tanh: bool = False) -> Float[Tensor, "B H W D"]:

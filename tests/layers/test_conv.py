@@ -1,9 +1,10 @@
 """The layer is an nn.Conv2d to whoever looks at it."""
 
+import pytest
 import torch
 from torch import nn
 
-from saccade.layers.conv import Conv3x3
+from saccade.layers.conv import Conv1x1, Conv3x3
 
 
 def test_same_as_conv2d():
@@ -37,3 +38,26 @@ def test_strided():
     plain.load_state_dict(ours.state_dict())
     x = torch.randn(2, 4, 7, 8)
     assert torch.equal(ours(x), plain(x))
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_pixel(layout, stride, bias):
+    ours, plain = Conv1x1(6, 8, stride, bias), nn.Conv2d(6, 8, 1, stride, bias=bias)
+    plain.load_state_dict(ours.state_dict())
+    x = torch.randn(2, 6, 31, 33).to(memory_format=layout)
+    leaves = [x.clone().requires_grad_() for _ in range(2)]
+    y, want = ours(leaves[0]), plain(leaves[1])
+    torch.testing.assert_close(y, want)
+    y.square().sum().backward()
+    want.square().sum().backward()
+    pairs = [leaves, *zip(ours.parameters(), plain.parameters(), strict=True)]
+    for a, b in pairs:
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-3)
+
+
+def test_one_pixel_is_one_node_to_fx(untyped):
+    net = nn.Sequential(Conv1x1(3, 4), nn.ReLU())
+    x = torch.randn(2, 3, 15, 16).to(memory_format=torch.channels_last)
+    assert torch.equal(torch.fx.symbolic_trace(net)(x), net(x))

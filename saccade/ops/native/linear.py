@@ -17,7 +17,7 @@ from torch import Tensor
 from saccade.ops import native
 from saccade.ops.native.call import Linear, pointer, run
 
-FEWEST = 256  # pixels for which it pays to lay out a matrix
+FEWEST = 96  # pixels for which it pays to lay out a matrix
 
 
 def ours() -> bool:

@@ -1,10 +1,12 @@
 import pytest
 import torch
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import native
-from saccade.ops.native import linear
+from saccade.ops.native import linear, linear_layer
 from saccade.ops.native.linear import add_gradients, add_gradients_each, times, times_each
-from tests.ops.native.oracle import relative
+from tests.ops.native.oracle import gradients, relative
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
 
@@ -125,3 +127,77 @@ def test_few_pixels_and_wide_arithmetic_are_torchs(monkeypatch):
         assert not linear.ours()
     finally:
         native.use("")
+
+
+# -- the same as an operator ----------------------------------------------------------------------
+
+
+def layer(C=20, D=33, bias=True):
+    torch.manual_seed(0)
+    x = torch.randn(3, 10, 11, C)
+    return (x, torch.randn(D, C), torch.randn(D) if bias else None), torch.randn(3, 10, 11, D)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_operator_equals_the_equation(way, bias):
+    tensors, g = layer(bias=bias)
+    y, dy = gradients(linear_layer.linear, tensors, g)
+    want, dwant = gradients(F.linear, [None if t is None else t.double() for t in tensors], g)
+    assert relative(y, want) <= 1e-5
+    for got, expected in zip(dy, dwant, strict=True):
+        assert relative(got, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_opcheck(bias):
+    tensors, g = layer(bias=bias)
+    leaves = [None if t is None else t.requires_grad_() for t in tensors]
+    torch.library.opcheck(torch.ops.saccade.linear.default, leaves)
+    tensors = [None if t is None else t.detach() for t in tensors]
+    for wanted in ([True, True, bias], [True, False, False], [False, True, False]):
+        arguments = (g, *tensors, wanted)
+        torch.library.opcheck(torch.ops.saccade.linear_backward.default, arguments)
+
+
+def test_only_what_is_asked_for_is_computed():
+    (x, w, b), g = layer()
+    for asked in ((x,), (w,), (b,), (x, b)):
+        leaves = [t.clone().requires_grad_(any(t is a for a in asked)) for t in (x, w, b)]
+        linear_layer.linear(*leaves).backward(g)
+        want = [t.detach().clone().requires_grad_(t.requires_grad) for t in leaves]
+        F.linear(*want).backward(g)
+        for got, expected in zip(leaves, want, strict=True):
+            assert (got.grad is None) == (expected.grad is None)
+            if got.grad is not None:
+                torch.testing.assert_close(got.grad, expected.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_second_derivatives():
+    tensors, g = layer(4, 3)
+
+    def twice(f, leaves):
+        once = torch.autograd.grad(f(*leaves), leaves, g, create_graph=True)
+        total = sum(t.square().sum() for t in once)
+        return torch.autograd.grad(total, leaves, materialize_grads=True)
+
+    leaves = [t.requires_grad_() for t in tensors]
+    pairs = zip(twice(linear_layer.linear, leaves), twice(F.linear, leaves), strict=True)
+    for got, want in pairs:
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_flops_are_torchs_own():
+    tensors, g = layer()
+
+    def counted(f):
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        with FlopCounterMode(display=False) as counter:
+            f(*leaves).backward(g)
+        return counter.get_total_flops()
+
+    assert counted(linear_layer.linear) == counted(F.linear)
+
+
+def test_what_does_not_fit_is_said():
+    with pytest.raises(ValueError, match="linear: x ends in C"):
+        torch.ops.saccade.linear(torch.ones(4, 3), torch.ones(5, 4), None)
