@@ -14,6 +14,8 @@ def test_limits_follow_from_times():
     found = machine.limits_of({machine.PRODUCT: 2.0, machine.COPY: 1.0}, side=1000)
     assert found.gflops == 1
     assert found.gbytes == 2 * 4 * 2**24 / 1e9
+    times = {machine.PRODUCT: 2.0, machine.OWN: 1.0, machine.COPY: 1.0}
+    assert machine.limits_of(times, side=1000).gflops == 2
     times = {machine.PRODUCT: 2.0, machine.HALF: 2e-3, machine.COPY: 1.0}
     assert machine.limits_of(times, side=1000).gflops == 256**3 * 1e-6
 
