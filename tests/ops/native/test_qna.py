@@ -112,6 +112,44 @@ def test_every_instruction_set_of_this_machine(isa):
         native.use()
 
 
+@pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
+@pytest.mark.parametrize("d", [4, 8, 16, 24, 32])
+def test_heads_that_fill_vectors_in_part_or_several_times(isa, d):
+    """A vector may hold two heads, a part of one, or the end of one and the beginning of the next;
+    the last of an odd number of heads may leave half of one empty, and must not be read or written
+    beyond: the values lie at the very end of their memory, or beside others."""
+    try:
+        native.use(isa)
+    except ValueError:
+        pytest.skip(f"this machine has no {isa}")
+    try:
+        for heads, (k, stride, L), dtype in itertools.product(
+            (1, 2, 3, 5), ((3, 1, 2), (7, 1, 1), (5, 1, 2), (3, 2, 1), (5, 2, 2)), TOLERANCE
+        ):
+            shape = {"B": 1, "H": 9, "W": 17, "heads": heads, "d": d, "L": L}
+            tensors, g = example(**shape, k=k, padding=k // 2, stride=stride, dtype=dtype)
+            compare(tensors, g, stride, k // 2, True)
+    finally:
+        native.use()
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_nothing_beside_the_heads_is_touched(heads):
+    """Inputs and outputs are parts of wider maps, in which NaN must not be read, and stays."""
+    (s, v, rpe, ws), g = example(heads=heads, d=8)
+    want, dwant = gradients(lambda *t: aggregate(*t, 1, 1), (s, v, rpe, ws), g)
+    inside = slice(1, 1 + heads)
+
+    def among_nan(t):
+        wide = torch.full((*t.shape[:3], heads + 2, 8), torch.nan)
+        wide[:, :, :, inside] = t
+        return wide[:, :, :, inside]
+
+    got, dgot = gradients(lambda *t: aggregate(*t, 1, 1), (s, among_nan(v), rpe, ws), among_nan(g))
+    assert torch.equal(got, want)
+    assert all(torch.equal(a, b) for a, b in zip(dgot, dwant, strict=True))
+
+
 @pytest.mark.parametrize("L", [1, 3])  # lanes along channels, along pixels
 @pytest.mark.parametrize("stride", [1, 2])
 def test_strips_bands_and_groups_leave_no_seam(stride, L):
