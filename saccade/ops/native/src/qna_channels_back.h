@@ -19,6 +19,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
   using Tile::halves, Tile::inverse_in, Tile::kind, Tile::kinds, Tile::last, Tile::norms;
   using Tile::powers_in, Tile::powers_of, Tile::row, Tile::table, Tile::whole;
   static constexpr int FLUSH = 8;  // rows whose sums over pixels come together before the rest
+  static constexpr bool DENSE = STRIDE_ == 1;  // sums over channels need not wait in memory
   static constexpr int MOST_QUERIES = HALVES<S> + 1;  // that cost less than a softmax
   int reach, ring_out;             // output rows
   S *shares, *u;     // rings of output rows: g' in cells; u', at the window's first column
@@ -90,16 +91,39 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
         const ptrdiff_t step = call.gout.column, step_o = call.out.column;
         const Spread<S> scale = inverse_in(l, c);
         const bool all = whole(c);
+        S* us[HALVES<S>];
+        bool first[HALVES<S>];
+        const int filled = halves(c, [&](int i, int h, bool first_of) INLINED {
+          us[i] = u_of(l, h) + ptrdiff_t(slot) * pitch;
+          first[i] = first_of;
+        });
+        const auto finish = [&](int x, V<S>(&sum)[HALVES<S>]) INLINED {  // u' from x on
+          for (int i = 0; i < filled; i++) {
+            S* to = us[i] + ptrdiff_t(x) * stride;
+            const V<S> z = sum[i];
+            if (stride == 1) {
+              const V<S> sure = DENSE || x + N <= Wo ? z : keep<S>(lanes<S>(0, Wo - x), z);
+              store(to, first[i] ? sure : load(to) + sure);
+            } else {
+              for (int j = 0; j < min(N, Wo - x); j++)
+                to[j * stride] = first[i] ? z[j] : to[j * stride] + z[j];
+            }
+          }
+        };
         Windows::template blocks_of<PX>(0, Wo, [&](int x, auto cells) INLINED {
           constexpr int P = decltype(cells)::value;
           const E* from = g + x * step;
           const Spread<S> factor = scale + x * stride;
-          S *to = share + ptrdiff_t(x) * M, *dot = dots + ptrdiff_t(x) * M;
+          S* to = share + ptrdiff_t(x) * M;
+          Cell<S> product[P];
           const auto each = [&](auto i, Cell<S> sum) INLINED {
             const Cell<S> z = widen_cell(from + i * step, all) * factor[i * stride];
             store_cell(to + i * M, z);
-            store_cell(dot + i * M, z * sum);
+            product[i] = z * sum;
+            if (!DENSE) store_cell(dots + ptrdiff_t(x + i) * M, product[i]);
           };
+          if (DENSE && x + P > Wo)
+            for (int i = 0; i < P; i++) product[i] = Cell<S>{};
           if (known) {
             const E* out = o + x * step_o;
             Windows::template first<P>(Wo - x, [&](auto i) INLINED {
@@ -112,26 +136,10 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
               each(i, sum[i] * factor[i * stride]);
             });
           }
+          if (DENSE)
+            over_channels(product, [&](int i, auto& sum) INLINED { finish(x + i, sum); });
         });
-        S* us[HALVES<S>];
-        bool first[HALVES<S>];
-        const int filled = halves(c, [&](int i, int h, bool first_of) INLINED {
-          us[i] = u_of(l, h) + ptrdiff_t(slot) * pitch;
-          first[i] = first_of;
-        });
-        over_channels(dots, Wo, [&](int x, V<S>(&sum)[HALVES<S>]) INLINED {
-          for (int i = 0; i < filled; i++) {
-            S* to = us[i] + ptrdiff_t(x) * stride;
-            const V<S> z = sum[i];
-            if (stride == 1) {
-              const V<S> sure = x + N <= Wo ? z : keep<S>(lanes<S>(0, Wo - x), z);
-              store(to, first[i] ? sure : load(to) + sure);
-            } else {
-              for (int j = 0; j < min(N, Wo - x); j++)
-                to[j * stride] = first[i] ? z[j] : to[j * stride] + z[j];
-            }
-          }
-        });
+        if (!DENSE) over_channels(dots, Wo, finish);
         if (own) correlate_cells(l, c, slot);
       }
       for (int h = 0; own && h < heads; h++) correlate_powers(l, h, slot);
@@ -238,6 +246,21 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
     for (int c = 0; c < count; c++) {
       E* dv = pixels<E>(call.dv, part.b, part.head * d + c * M, r);
       const bool all = whole(c);
+      bool first[HALVES<S>];
+      int head[HALVES<S>];
+      const int filled = halves(c, [&](int i, int h, bool first_of) INLINED {
+        head[i] = h;
+        first[i] = first_of;
+      });
+      // ds of N columns from x on, of the sums of v . D over the lanes of either half.
+      const auto finish = [&](int l, int x, V<S>(&sum)[HALVES<S>]) INLINED {
+        for (int i = 0; i < filled; i++) {
+          const ptrdiff_t at = ptrdiff_t(channel(l, head[i])) * pitch + x;
+          const S* power = powers_of(l, head[i]) + ptrdiff_t(slot) * pitch + padding + x;
+          store(dscores + at, first[i] ? sum[i] - load(power) * load(turned + at)
+                                       : load(dscores + at) + sum[i]);
+        }
+      };
       for (int f = 0; f < stride; f++) {
         const int from = max(0, padding - f + stride - 1) / stride;
         const int to = (padding + W - f + stride - 1) / stride;
@@ -256,8 +279,13 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
             for (int i = 0; i < P; i++) {
               const Cell<S> share = sum[i] * power[i * stride];
               z[i] = l ? z[i] + share : share;
-              store_cell(dot + i * stride * M, sum[i] * load_cell(cell + i * stride * M));
+              sum[i] *= load_cell(cell + i * stride * M);
+              if (!DENSE) store_cell(dot + i * stride * M, sum[i]);
             }
+            if (DENSE)
+              over_channels(sum, [&](int i, auto& sums) INLINED {
+                finish(l, x - padding + i, sums);
+              });
           });
           E* at = first_of + x * step;
           Windows::template first<P>(to - x, [&](auto i) INLINED {
@@ -271,22 +299,10 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
           });
         });
       }
-      for (int l = 0; l < L; l++) {
-        S* ds[HALVES<S>];
-        const S *power[HALVES<S>], *back[HALVES<S>];
-        bool first[HALVES<S>];
-        const int filled = halves(c, [&](int i, int h, bool first_of) INLINED {
-          ds[i] = dscores + ptrdiff_t(channel(l, h)) * pitch;
-          power[i] = powers_of(l, h) + ptrdiff_t(slot) * pitch + padding;
-          back[i] = turned + ptrdiff_t(channel(l, h)) * pitch;
-          first[i] = first_of;
+      for (int l = 0; l < L && !DENSE; l++)
+        over_channels(dots + l * dots_row(), W, [&](int x, auto& sums) INLINED {
+          finish(l, x, sums);
         });
-        over_channels(dots + l * dots_row(), W, [&](int x, V<S>(&sum)[HALVES<S>]) INLINED {
-          for (int i = 0; i < filled; i++)
-            store(ds[i] + x, first[i] ? sum[i] - load(power[i] + x) * load(back[i] + x)
-                                      : load(ds[i] + x) + sum[i]);
-        });
-      }
     }
     for (int l = 0; l < L; l++)
       unpack<E>(call.ds, part.b, l * call.heads + part.head, heads, r, 0, W, pitch, S(1),

@@ -143,6 +143,18 @@ struct QnaWindows : Side<K_>, Step<STRIDE_> {
       f(x, sum);
     }
   }
+  // The same of P cells in registers, with zeros behind the last.
+  template <int P, class F>
+  static INLINE void over_channels(const Cell<S> (&cells)[P], F&& f) {
+    repeat<(P + N - 1) / N>([&](auto block) INLINED {
+      constexpr int x = decltype(block)::value * N;
+      Cell<S> v[N];
+      for (int i = 0; i < N; i++) v[i] = x + i < P ? cells[x + i] : Cell<S>{};
+      V<S> sum[HALVES<S>];
+      sums_of_halves<S>(v, sum);
+      f(x, sum);
+    });
+  }
   // sum[b] += over x of g[x] p[x + b], of cells
   template <int NB>
   static INLINE void correlate(const S* g, const S* p, ptrdiff_t step, int n, S* to) {
