@@ -307,8 +307,9 @@ def test_a_masked_score_spoils_no_sum():
 
 @pytest.mark.parametrize("d", WIDTHS)
 @pytest.mark.parametrize("cliff", [0, 100])  # a few windows keep their own softmax
-def test_threads_and_runs_agree_bit_for_bit(d, cliff):
-    tensors, g = example(B=1, H=50, W=40, heads=4, d=d)
+@pytest.mark.parametrize("heads", [4, 3])
+def test_threads_and_runs_agree_bit_for_bit(d, cliff, heads):
+    tensors, g = example(B=1, H=50, W=40, heads=heads, d=d)
     tensors[0][:, 40:] += cliff
     runs = []
     for n in (1, 2, 2, 5):
@@ -330,6 +331,25 @@ def test_extreme_scores_are_exact(height, L, d):
     compare((s, v, rpe, ws), g, 1, 2, True)
     y, dy = gradients(lambda *t: aggregate(*t, 1, 2), (s, v, rpe, ws), g)
     assert all(t.isfinite().all() for t in (y, *dy))
+
+
+@pytest.mark.parametrize("head", [0, 1])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_head_with_extreme_scores_leaves_its_neighbour_alone(stride, head):
+    """Two heads may share vectors; only one has windows that keep their own softmax, or NaN."""
+    (s, v, rpe, ws), g = example(H=10, W=20, heads=2, k=5, padding=2, stride=stride)
+    clean, dclean = gradients(lambda *t: aggregate(*t, stride, 2), (s, v, rpe, ws), g)
+    s[:, :, :10, :, head] -= 1e4
+    compare((s, v, rpe, ws), g, stride, 2, True)
+    s[:, 4, 5, :, head] = torch.nan
+    y, dy = gradients(lambda *t: aggregate(*t, stride, 2), (s, v, rpe, ws), g)
+    other = 1 - head
+    assert torch.equal(y[:, :, :, other], clean[:, :, :, other])
+    assert torch.equal(dy[0][..., other], dclean[0][..., other])
+    assert torch.equal(dy[1][:, :, :, other], dclean[1][:, :, :, other])
+    assert all(
+        torch.equal(a[..., other], b[..., other]) for a, b in zip(dy[2:], dclean[2:], strict=True)
+    )
 
 
 def test_denormals_survive_a_call():
