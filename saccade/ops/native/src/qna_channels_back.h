@@ -19,9 +19,10 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
   using Tile::halves, Tile::inverse_in, Tile::kind, Tile::kinds, Tile::last, Tile::norms;
   using Tile::powers_in, Tile::powers_of, Tile::row, Tile::table, Tile::whole;
   static constexpr int FLUSH = 8;  // rows whose sums over pixels come together before the rest
-  static constexpr bool DENSE = STRIDE_ == 1;  // sums over channels need not wait in memory
   static constexpr int MOST_QUERIES = HALVES<S> + 1;  // that cost less than a softmax
-  int reach, ring_out;             // output rows
+  // Neighbouring cells are at hand together, so that sums over channels need not wait in memory.
+  static constexpr bool DENSE = STRIDE_ == 1;
+  int reach, ring_out;  // output rows
   S *shares, *u;     // rings of output rows: g' in cells; u', at the window's first column
   S *dots, *turned;  // cells to be summed over channels, by query; sums of u'
   S* dscores;        // one row of ds
@@ -43,7 +44,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
     dscores = from.take(channels * pitch);
     t = from.take(size_t(L) * kinds * KK * M);
     ue = from.take(channels * KK * M);
-    sums = from.take(size_t(2) * round_up(KK, N) * heads);
+    sums = from.take(size_t(2) * round_up(KK, N) * heads + N * M);  // ue is read N cells at once
     const size_t often = from.used;
     alone.late = from.take(ring * alone.row());
     return often;
