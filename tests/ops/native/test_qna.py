@@ -8,7 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import native
-from saccade.ops.native.qna import aggregate, aggregate_joined
+from saccade.ops.native.call import Map
+from saccade.ops.native.qna import InTurns, aggregate, aggregate_joined
 from tests.ops.native import oracle
 from tests.ops.native.oracle import gradients, relative
 
@@ -112,7 +113,62 @@ def test_every_instruction_set_of_this_machine(isa):
         native.use()
 
 
-@pytest.mark.parametrize("L", [1, 3])  # lanes along channels, along pixels
+@pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
+@pytest.mark.parametrize("d", [4, 8, 16, 24, 32])
+def test_heads_that_fill_vectors_in_part_or_several_times(isa, d):
+    """A vector may hold two heads, a part of one, or the end of one and the beginning of the next,
+    and the last of an odd number of heads leaves half of one empty."""
+    try:
+        native.use(isa)
+    except ValueError:
+        pytest.skip(f"this machine has no {isa}")
+    try:
+        for heads, (k, stride, L), dtype in itertools.product(
+            (1, 2, 3, 5), ((3, 1, 2), (7, 1, 1), (5, 1, 3), (3, 2, 1), (5, 2, 2)), TOLERANCE
+        ):
+            shape = {"B": 1, "H": 9, "W": 17, "heads": heads, "d": d, "L": L}
+            tensors, g = example(**shape, k=k, padding=k // 2, stride=stride, dtype=dtype)
+            compare(tensors, g, stride, k // 2, True)
+    finally:
+        native.use()
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+@pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
+def test_nothing_beside_the_heads_is_read_or_written(isa, heads):
+    """All maps are the middle of wider ones, full of NaN, which must stay there."""
+    try:
+        native.use(isa)
+    except ValueError:
+        pytest.skip(f"this machine has no {isa}")
+    (s, v, rpe, ws), g = example(heads=heads, d=8)
+    want, (ds, dv, *_) = gradients(lambda *t: aggregate(*t, 1, 1), (s, v, rpe, ws), g)
+
+    def among_nan(t):
+        wide = torch.full((*t.shape[:3], t[0, 0, 0].numel() + 16), torch.nan)
+        wide[..., 8:-8] = t.flatten(3)
+        return wide
+
+    def middle(wide):
+        return Map.of(wide[..., 8:-8].permute(0, 3, 1, 2))
+
+    vs = torch.cat((v.flatten(3), s.flatten(3)), -1)
+    maps = {"s": s, "v": v, "out": want, "gout": g, "ds": ds, "dv": dv}
+    wide = {name: among_nan(t if name in "s v gout" else 0 * t) for name, t in maps.items()}
+    sums = torch.empty_like(rpe), torch.empty_like(ws)
+    try:
+        for name, rest in (("forward", {}), ("backward", {"sums": sums})):
+            kernel = InTurns(f"saccade_qna_{name}", vs, rpe, ws, 1, 1, (), **rest)
+            for field in wide if rest else ("s", "v", "out"):
+                setattr(kernel.call, field, middle(wide[field]))
+            kernel(0, len(vs))
+    finally:
+        native.use()
+    for name, t in wide.items():
+        torch.testing.assert_close(t, among_nan(maps[name]), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("L", [1, 4])  # lanes along channels, along pixels
 @pytest.mark.parametrize("stride", [1, 2])
 def test_strips_bands_and_groups_leave_no_seam(stride, L):
     """Wide, long and with many channels: cut along columns, rows and heads."""
@@ -251,8 +307,9 @@ def test_a_masked_score_spoils_no_sum():
 
 @pytest.mark.parametrize("d", WIDTHS)
 @pytest.mark.parametrize("cliff", [0, 100])  # a few windows keep their own softmax
-def test_threads_and_runs_agree_bit_for_bit(d, cliff):
-    tensors, g = example(B=1, H=50, W=40, heads=4, d=d)
+@pytest.mark.parametrize("heads", [4, 3])
+def test_threads_and_runs_agree_bit_for_bit(d, cliff, heads):
+    tensors, g = example(B=1, H=50, W=40, heads=heads, d=d)
     tensors[0][:, 40:] += cliff
     runs = []
     for n in (1, 2, 2, 5):
@@ -274,6 +331,25 @@ def test_extreme_scores_are_exact(height, L, d):
     compare((s, v, rpe, ws), g, 1, 2, True)
     y, dy = gradients(lambda *t: aggregate(*t, 1, 2), (s, v, rpe, ws), g)
     assert all(t.isfinite().all() for t in (y, *dy))
+
+
+@pytest.mark.parametrize("head", [0, 1])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_head_with_extreme_scores_leaves_its_neighbour_alone(stride, head):
+    """Two heads may share vectors; only one has windows that keep their own softmax, or NaN."""
+    (s, v, rpe, ws), g = example(H=10, W=20, heads=2, k=5, padding=2, stride=stride)
+    clean, dclean = gradients(lambda *t: aggregate(*t, stride, 2), (s, v, rpe, ws), g)
+    s[:, :, :10, :, head] -= 1e4
+    compare((s, v, rpe, ws), g, stride, 2, True)
+    s[:, 4, 5, :, head] = torch.nan
+    y, dy = gradients(lambda *t: aggregate(*t, stride, 2), (s, v, rpe, ws), g)
+    other = 1 - head
+    assert torch.equal(y[:, :, :, other], clean[:, :, :, other])
+    assert torch.equal(dy[0][..., other], dclean[0][..., other])
+    assert torch.equal(dy[1][:, :, :, other], dclean[1][:, :, :, other])
+    assert all(
+        torch.equal(a[..., other], b[..., other]) for a, b in zip(dy[2:], dclean[2:], strict=True)
+    )
 
 
 def test_denormals_survive_a_call():

@@ -11,29 +11,55 @@
 //
 // Nothing exists per pixel and offset: a softmax's weights never do. Where heads are as wide as
 // vectors, lanes are channels: values are read and written as they lie in memory, and e^s and den
-// are one number for a whole vector. But the work on values grows with the number of queries (see
+// are one number for many lanes. But the work on values grows with the number of queries (see
 // `by_channels`).
 //
 // Bands of rows share inputs, whose work is done twice, so there are no more of them than threads
 // ask for. No bit depends on how many: m is that of the whole image, and the sums over pixels are
 // those of SHARE rows at a time, wherever a band begins.
 #pragma once
-#include "qna_channels_tile.h"
+#include <numeric>
+
+#include "qna_channels_back.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
 
 constexpr int SHARE = 16;        // output rows
 
+// Heads that fill cells to the last lane.
+template <class S>
+int filling_heads(const Qna& c) {
+  return CELL<S> / std::gcd(CELL<S>, c.d);
+}
+
+// What a task of so many heads needs all the time, in elements; and at most.
+struct Room {
+  size_t often, all;
+};
+template <class S>
+Room channels_room(const Qna& c, int heads, bool backward) {
+  Carver<S> from{nullptr, 0, 0};
+  if (backward) {
+    const size_t often = QnaChannelsBack<S>(c, heads).carve(from);
+    return {often, from.used};
+  }
+  QnaChannels<S>(c, heads).carve(from);
+  return {from.used, from.used};
+}
+
 template <class S>
 QnaPlan qna_channels_plan(const Qna& c, bool backward) {
   QnaPlan plan;
-  const int least = fewest_heads<S>(c);
+  const int least = max(fewest_heads<S>(c), filling_heads<S>(c));
   const auto size = [&] {
-    return QnaChannels<S>(c, plan.group).carve(nullptr, backward, &plan.scratch) * sizeof(S);
+    const Room room = channels_room<S>(c, plan.group, backward);
+    plan.scratch = room.all;
+    return room.often * sizeof(S);
   };
   plan.group = c.heads;
-  while (size() > BUDGET && plan.group > least) plan.group = (plan.group + 1) / 2;
+  while (size() > BUDGET && plan.group > least)
+    plan.group = round_up((plan.group + 1) / 2, filling_heads<S>(c));
   plan.groups = (c.heads + plan.group - 1) / plan.group;
   plan.strips = 1, plan.strip = c.Wo, plan.pitch = 0;
   const int each = c.B * plan.groups, wanted = c.threads > 1 ? 2 * c.threads : 1;
@@ -51,24 +77,27 @@ INLINE bool has_common_window(const Qna& c) {
   return c.window >= 3 && c.window <= 7 && c.stride <= 2;
 }
 
-// Whether this way can go, and costs less than a softmax: the more queries, the less it does. Of a
-// window of one pixel the bias has no gradient, exactly so by a softmax only.
+// Whether this way can go, and costs less than a softmax: the more queries, the less it does, but
+// wide cells make up for a third one backward. Of a window of one pixel the bias has no gradient,
+// exactly so by a softmax only.
 template <class S>
 bool by_channels(const Qna& c, bool backward) {
-  const int most = !backward && has_common_window(c) && c.type == FLOAT32 ? 4 : 2;
+  const bool common = has_common_window(c) && c.type == FLOAT32;
+  const int most = !common ? 2 : backward ? QnaChannelsBack<S>::MOST_QUERIES : 4;
   if (c.window == 1 || c.stride > c.window) return false;
   if (c.d % LANES<S> || c.queries > most) return false;
   if (c.v.channel != 1 || (backward ? c.gout : c.out).channel != 1) return false;
   if (backward && c.dv.channel != 1) return false;
   const int least = min(fewest_heads<S>(c), c.heads);
-  return QnaChannels<S>(c, least).carve(nullptr, backward) * sizeof(S) <= 2 * BUDGET;
+  return channels_room<S>(c, least, backward).often * sizeof(S) <= 2 * BUDGET;
 }
 
 template <class E, class S, int K, int STRIDE>
 void qna_channels_forward(const Qna& c, const QnaPlan& plan, int task, S* scratch) {
   const QnaPart part(c, plan, task);
   QnaChannels<S, K, STRIDE> tile(c, part.heads);
-  tile.carve(scratch, false);
+  Carver<S> from{scratch, 0, 0};
+  tile.carve(from);
   tile.template prepare<E>(part);
   int next = max(0, tile.top(part.y0));
   for (int y = part.y0; y < part.y1; y++) {
@@ -83,8 +112,9 @@ void qna_channels_forward(const Qna& c, const QnaPlan& plan, int task, S* scratc
 template <class E, class S, int K, int STRIDE>
 void qna_channels_backward(const Qna& c, const QnaPlan& plan, int task, S* scratch, S* partial) {
   const QnaPart part(c, plan, task);
-  QnaChannels<S, K, STRIDE> tile(c, part.heads);
-  tile.carve(scratch, true);
+  QnaChannelsBack<S, K, STRIDE> tile(c, part.heads);
+  Carver<S> from{scratch, 0, 0};
+  tile.carve(from);
   const int first = max(0, part.y0 - tile.reach);  // rows before share the inputs
   tile.template prepare<E>(part);
   tile.prepare_backward();

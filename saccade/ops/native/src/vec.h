@@ -106,9 +106,10 @@ INLINE S sum(V<S> v) {
 // Lane l of the result is all ones where from <= l < to.
 template <class S>
 INLINE I<S> lanes(int from, int to) {
-  I<S> m;
-  for (int l = 0; l < LANES<S>; l++) m[l] = l >= from && l < to ? -1 : 0;
-  return m;
+  I<S> lane;
+  for (int l = 0; l < LANES<S>; l++) lane[l] = l;
+  using One = typename std::remove_reference<decltype(lane[0])>::type;
+  return (I<S>)(lane >= One(from)) & (I<S>)(lane < One(to));
 }
 // Whether every lane of a mask is set.
 template <class S>
