@@ -4,7 +4,7 @@
 
 The shapes are those of LinGlo-b0 (with RP-CPE, as one 3x3) and QnA-T (without) at 224 pixels,
 batch 4, and LinGlo-b0's first at 1024; the other side is the same in plain PyTorch. fp32; CPU time
-with one thread, else wall time, best of interleaved rounds.
+of interleaved rounds with one thread, else wall time of one side after the other; the best.
 """
 
 import argparse

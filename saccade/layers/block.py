@@ -43,6 +43,8 @@ class FeedForward(nn.Module):
         widen, position, narrow = self.widen, self.position, self.narrow
         if not (bare(widen, nn.Linear) and bare(narrow, nn.Linear) and bare(self.act, nn.GELU)):
             return None
+        if widen.bias is None or narrow.bias is None:
+            return None
         taps = shift = None
         if position is not None:
             one = position.one() if bare(position, RPCPE) else None
@@ -52,7 +54,8 @@ class FeedForward(nn.Module):
         return ops.Weights(widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias)
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        if not isinstance(x, fx.Proxy) and ops.fuses(x, self.widen.weight):
+        traced = isinstance(x, fx.Proxy)
+        if not traced and bare(self.widen, nn.Linear) and ops.fuses(x, self.widen.weight):
             letters = self.letters()
             if letters is not None:
                 return ops.feed_forward(x, letters, self.act.approximate == "tanh")

@@ -16,7 +16,10 @@ class Conv1x1(nn.Conv2d):
         super().__init__(dim, out, 1, stride, bias=bias)
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        return conv1x1(input, self.weight, self.bias, self.stride[0])
+        down, along = self.stride
+        if down != along or self.padding != (0, 0) or self.groups != 1:
+            return super().forward(input)
+        return conv1x1(input, self.weight, self.bias, down)
 
 
 class Conv3x3(nn.Conv2d):

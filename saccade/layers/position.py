@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.bare import bare
+from saccade.layers.norm import scale_and_shift
 
 
 class DepthwiseBranch(nn.Module):
@@ -24,10 +25,8 @@ class DepthwiseBranch(nn.Module):
         weight = self.conv.weight
         if self.norm is None:
             return weight, weight.new_zeros(len(weight))
-        norm = self.norm
-        scale = norm.weight * (cast(Tensor, norm.running_var) + norm.eps).rsqrt()
-        bias = norm.bias - cast(Tensor, norm.running_mean) * scale
-        return weight * scale[:, None, None, None], bias
+        scale, shift = scale_and_shift(self.norm)
+        return weight * scale[:, None, None, None], shift
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         x = self.conv(x)
@@ -89,8 +88,8 @@ class RPCPE(nn.Module):
     def one(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]] | None:
         """The one 3x3 that runs now; None while BatchNorm gathers statistics, or a hook waits."""
         if self.fused is not None:
-            whole = bare(self.fused, nn.Conv2d)
-            return (self.fused.weight, cast(Tensor, self.fused.bias)) if whole else None
+            known = bare(self.fused, nn.Conv2d) and self.fused.bias is not None
+            return (self.fused.weight, cast(Tensor, self.fused.bias)) if known else None
         return None if self.training and self.batch_norm else self.kernel()
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:

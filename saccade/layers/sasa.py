@@ -7,14 +7,13 @@ Heads are slices of the channels; nothing mixes them afterwards (the block's 1x1
 """
 
 from collections.abc import Sequence
-from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.bare import bare
+from saccade.layers.bare import pointwise
 from saccade.ops import sasa as ops
 from saccade.ops.linear import fuses, linear
 
@@ -113,11 +112,13 @@ class StandAloneAttention(nn.Module):
 
     def _joined(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor, Tensor] | None:
         """All three by one product, which reads the map once; None where it cannot be."""
-        pixels = x.permute(0, 2, 3, 1)
-        convs = self.query, self.key, self.value
-        if not (fuses(pixels, self.query.weight.flatten(1)) and all(map(_bare, convs))):
+        query, key, value = self.query, self.key, self.value
+        if not (pointwise(query) and pointwise(key) and pointwise(value)):
             return None
-        matrix = torch.cat([cast(nn.Conv2d, conv).weight for conv in convs]).flatten(1)
+        pixels = x.permute(0, 2, 3, 1)
+        if not fuses(pixels, query.weight.flatten(1)):
+            return None
+        matrix = torch.cat((query.weight, key.weight, value.weight)).flatten(1)
         q, k, v = linear(pixels, matrix).permute(0, 3, 1, 2).chunk(3, 1)
         return q, k, v
 
@@ -139,10 +140,6 @@ class StandAloneAttention(nn.Module):
             q, k, v, self.row, self.col, self.heads, self.window, self.border, self.form
         )
         return halve(y) if self.stride == 2 else y
-
-
-def _bare(conv: nn.Module | None) -> bool:
-    return conv is not None and bare(conv, nn.Conv2d)
 
 
 def halve(x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.bare import bare
+from saccade.layers.bare import bare, pointwise
+from saccade.layers.norm import is_scale_and_shift, scale_and_shift
 from saccade.ops import sasa_block as ops
 from saccade.ops.sasa import BORDERS
-from saccade.ops.sasa_block import block_attention, cut, join, outside
 
 
 class ConvStem(nn.Module):
@@ -150,32 +150,38 @@ class AttentionStem(nn.Module):
             return self.value(blocks)
         reach = cast(nn.Conv2d, self.value).kernel_size[0] - 1
         around = (reach // 2, reach - reach // 2)
-        return cut(self.value(F.pad(x, around * 2)), self.side)
+        return ops.cut(self.value(F.pad(x, around * 2)), self.side)
 
     def letters(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """Wq, Wk and Wv of every place, if those say all that is done to the image."""
-        if not (bare(self.query, nn.Conv2d) and bare(self.key, nn.Conv2d)):
+        query, key, value = self.query, self.key, self.value
+        if not (pointwise(query) and pointwise(key)):
             return None
-        value = self.value
         if bare(value, Mixture) and value.form == "merged":
             wv = value.merged()
-        elif bare(value, nn.Conv2d) and value.kernel_size == (1, 1):
+        elif pointwise(value):
             wv = value.weight.flatten(1).expand(self.side**2, -1, -1)
         else:
             return None
-        return self.query.weight.flatten(1), self.key.weight.flatten(1), wv
+        return query.weight.flatten(1), key.weight.flatten(1), wv
+
+    def fuses(self, x: Float[Tensor, "B C H W"]) -> bool:
+        """Whether the kernel takes such an image."""
+        query = self.query
+        return pointwise(query) and ops.fuses(x, query.weight.flatten(1), self.heads, self.side)
 
     def attend(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
         """At the image's own resolution."""
-        letters, mask = self.letters(), self.border == "mask"
+        mask = self.border == "mask"
+        letters = self.letters() if self.fuses(x) else None
         if letters is not None:
             return ops.attend(x, *letters, self.row, self.col, self.heads, mask)
-        blocks = cut(x, self.side)
+        blocks = ops.cut(x, self.side)
         q, k = (F.linear(blocks, conv.weight.flatten(1)) for conv in (self.query, self.key))
         v = self.values(x, blocks)
-        hidden = outside(x, self.side) if mask else None
-        y = block_attention(q, k, v, self.row, self.col, self.heads, hidden)
-        return join(y, *x.shape[2:])
+        hidden = ops.outside(x, self.side) if mask else None
+        y = ops.block_attention(q, k, v, self.row, self.col, self.heads, hidden)
+        return ops.join(y, *x.shape[2:])
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         at_once = self._at_once(x)
@@ -186,14 +192,12 @@ class AttentionStem(nn.Module):
     def _at_once(self, x: Float[Tensor, "B C H W"]) -> Tensor | None:
         """All of it by one kernel, where no gradient is to come and the norm is a mere scale."""
         norm = self.norm
-        if torch.is_grad_enabled() or norm.training or not bare(norm, nn.BatchNorm2d):
+        if torch.is_grad_enabled() or not (bare(norm, nn.BatchNorm2d) and is_scale_and_shift(norm)):
             return None
-        letters = self.letters()
-        if letters is None or not ops.fuses(x, letters[0], self.heads, self.side):
+        letters = self.letters() if self.fuses(x) else None
+        if letters is None:
             return None
-        mean, var = cast(Tensor, norm.running_mean), cast(Tensor, norm.running_var)
-        scale = norm.weight * (var + norm.eps).rsqrt()
         return ops.maximum_of_blocks(
-            x, *letters, self.row, self.col, scale, norm.bias - mean * scale,
+            x, *letters, self.row, self.col, *scale_and_shift(norm),
             self.heads, self.border == "mask",
         )  # fmt: skip

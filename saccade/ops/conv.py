@@ -33,11 +33,10 @@ def conv1x1(
     stride: int = 1,
 ) -> Float[Tensor, "B D h w"]:
     """A linear map of every pixel, or of every `stride`-th; by a product where maps allow it."""
-    pixels = x.permute(0, 2, 3, 1)[:, ::stride, ::stride]
-    matrix = weight.flatten(1)
-    if x.is_contiguous(memory_format=torch.channels_last):
-        pixels = pixels.contiguous()
+    if x.ndim == 4:
+        pixels, matrix = x.permute(0, 2, 3, 1), weight.flatten(1)
         if fuses(pixels, matrix):
+            pixels = pixels[:, ::stride, ::stride].contiguous()
             return linear(pixels, matrix, bias).permute(0, 3, 1, 2)
     return F.conv2d(x, weight, bias, stride)
 

@@ -21,7 +21,9 @@ from saccade.ops.native.sasa_block import attend_blocks, maximum_of_blocks, supp
 from saccade.ops.precision import no_autocast, wide
 from saccade.ops.second import transformed
 
-__all__ = ["attend", "block_attention", "cut", "fuses", "join", "maximum_of_blocks", "plain"]
+__all__ = [
+    "attend", "block_attention", "cut", "fuses", "join", "maximum_of_blocks", "outside", "plain",
+]  # fmt: skip
 
 
 def fuses(x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], heads: int, side: int) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 
 def second(
@@ -39,5 +40,10 @@ def second(
 
 
 def transformed() -> bool:
-    """Within torch.func (vmap, jacrev, ...), which a compiled graph has already resolved."""
-    return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
+    """Within torch.func (vmap, jacrev, ...) or forward-mode derivatives.
+
+    A compiled graph has already resolved both.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0

@@ -61,3 +61,20 @@ def test_one_pixel_is_one_node_to_fx(untyped):
     net = nn.Sequential(Conv1x1(3, 4), nn.ReLU())
     x = torch.randn(2, 3, 15, 16).to(memory_format=torch.channels_last)
     assert torch.equal(torch.fx.symbolic_trace(net)(x), net(x))
+
+
+def test_one_pixel_of_an_image_without_a_batch_or_with_an_empty_one(untyped):
+    ours, plain = Conv1x1(6, 8), nn.Conv2d(6, 8, 1)
+    plain.load_state_dict(ours.state_dict())
+    for shape in ((6, 15, 16), (0, 6, 15, 16)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(ours(x), plain(x))
+
+
+def test_one_pixel_with_other_settings():
+    """As surgery on a network may leave them."""
+    ours, plain = Conv1x1(6, 8), nn.Conv2d(6, 8, 1, (2, 1), padding=1)
+    plain.load_state_dict(ours.state_dict())
+    ours.stride, ours.padding = plain.stride, plain.padding
+    x = torch.randn(2, 6, 15, 16).to(memory_format=torch.channels_last)
+    torch.testing.assert_close(ours(x), plain(x))

@@ -222,3 +222,18 @@ def test_pooling_is_after_attention():
     strided = layer(x)
     layer.stride = 1
     torch.testing.assert_close(strided, F.avg_pool2d(layer(x), 2))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", ["bias", "hook", "none"])
+def test_projections_by_one_product_or_one_by_one(change):
+    """A projection that is more than its matrix is called."""
+    layer = StandAloneAttention(16, heads=2, window=3)
+    if change == "bias":
+        layer.query = torch.nn.Conv2d(16, 16, 1)
+    if change == "hook":
+        layer.key.register_forward_hook(lambda _, __, y: 2 * y)
+    x = torch.randn(2, 16, 9, 11).to(memory_format=torch.channels_last)
+    want = layer.query(x), layer.key(x), layer.value(x)
+    for got, expected in zip(layer.project(x), want, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-5)

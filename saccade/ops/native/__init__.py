@@ -1,4 +1,4 @@
-"""Fused C++ kernels for the window operators on CPU, bound through ctypes.
+"""Fused C++ kernels on CPU (attention, feed-forwards, products), bound through ctypes.
 
 The shared library knows nothing of torch (pointers, sizes, strides), so one build serves every
 version. It is looked for in this order:
@@ -37,7 +37,7 @@ def available() -> bool:
 
 
 def where() -> str:
-    """One line: which backend window attention uses on CPU here, and why."""
+    """One line: which backend is used on CPU here, and why."""
     found = find()
     if found.library is None:
         return f"plain PyTorch ({found.why})"

@@ -101,5 +101,11 @@ def table(t: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if t is None else t.detach().to(wide(dtype)).contiguous()
 
 
+def alike(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether all that are there are float32 and on the device of x: pointers do not say it."""
+    there = [x, *(t for t in others if t is not None)]
+    return all(t.dtype == torch.float32 and t.device == x.device for t in there)
+
+
 def pointer(t: Tensor | None) -> int | None:
     return None if t is None else t.data_ptr()

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.call import Feed, pointer, run
+from saccade.ops.native.call import Feed, alike, pointer, run
 from saccade.ops.second import second
 
 LANES = 16  # floats in the widest vector: hidden channels come in multiples of it
@@ -37,8 +37,11 @@ def supports(x: Tensor, w1: Tensor) -> bool:
     """Whether the kernel takes such a call (where it can be called at all)."""
     return (
         x.dtype == w1.dtype == torch.float32
+        and x.device == w1.device
         and x.device.type == "cpu"
+        and x.ndim == 4
         and x.numel() > 0
+        and w1.numel() > 0
         and len(w1) % LANES == 0
         and not torch.is_autocast_enabled("cpu")
     )
@@ -67,13 +70,14 @@ def _forward(
 @_forward.register_fake
 def _room(x, w1, b1, taps, shift, w2, b2, tanh, keep):
     J, C = w1.shape
-    fit = x.shape[-1] == C and w2.shape[1] == J and len(b1) == J and len(b2) == len(w2)
+    fit = x.shape[-1] == C and w2.shape[1] == J and b1.shape == (J,) and b2.shape == w2.shape[:1]
+    fit = fit and x.dim() == 4 and J % LANES == 0 and min(J, C, len(w2)) > 0
     if taps is not None:
-        fit = fit and taps.shape == (J, 1, 3, 3) and shift is not None and len(shift) == J
-    if not fit or x.dim() != 4 or J % LANES or any(t.dtype != torch.float32 for t in (x, w1, w2)):
+        fit = fit and taps.shape == (J, 1, 3, 3) and shift is not None and shift.shape == (J,)
+    if not fit or not alike(x, w1, b1, taps, shift, w2, b2):
         raise ValueError(
-            "feed_forward: x is B H W C, w1 J C, w2 D J, taps J 1 3 3, all in float32 and "
-            f"J a multiple of {LANES}, got {x.shape=} {w1.shape=} {w2.shape=} {x.dtype=}"
+            "feed_forward: x is B H W C, w1 J C, w2 D J, taps J 1 3 3, all in float32 on one "
+            f"device and J a multiple of {LANES}, got {x.shape=} {w1.shape=} {w2.shape=} {x.dtype=}"
         )
     y = x.new_empty(*x.shape[:3], len(w2))
     return y, x.new_empty(*x.shape[:3], J) if keep else x.new_empty(0)
@@ -127,7 +131,7 @@ def _call(x, w1, b1, taps, shift, w2, b2, tanh) -> tuple[Feed, list[Tensor | Non
     if taps is None:  # no pixel knows its neighbours: one column of them
         B, H, W = 1, B * H * W, 1
     else:
-        taps = taps.view(-1, 9).mT
+        taps = taps.flatten(1).mT
     kept = [None if t is None else t.contiguous() for t in (x, w1, b1, taps, shift, w2, b2)]
     sizes = B, H, W, C, len(w1), len(w2), tanh
     return Feed(torch.get_num_threads(), *sizes, *map(pointer, kept)), kept
@@ -142,6 +146,8 @@ def _keep(ctx, inputs, output):
 
 
 def _differentiate(ctx, grad, _):
+    if grad is None:  # nobody asks
+        return (None,) * 9
     *tensors, h = ctx.saved_tensors
     gradients = torch.ops.saccade.feed_forward_backward(grad, *tensors, h, ctx.tanh)
     pairs = zip(gradients, tensors, strict=True)

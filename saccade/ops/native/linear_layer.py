@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from saccade.ops.native.call import alike
 from saccade.ops.native.linear import add_gradients, times
 from saccade.ops.second import second
 
@@ -24,6 +25,7 @@ def supports(x: Tensor, weight: Tensor) -> bool:
     """Whether it takes such a call (where the kernels can be called at all)."""
     return (
         x.dtype == weight.dtype == torch.float32
+        and x.device == weight.device
         and x.device.type == "cpu"
         and x.numel() > 0
         and x.is_contiguous()
@@ -35,16 +37,18 @@ def supports(x: Tensor, weight: Tensor) -> bool:
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     y = _room(x, weight, bias)
     D, C = weight.shape
+    bias = None if bias is None else bias.contiguous()
     times(x.contiguous().view(-1, C), weight, bias, y.view(-1, D))
     return y
 
 
 @_forward.register_fake
 def _room(x, weight, bias):
-    if x.shape[-1] != weight.shape[1] or x.dtype != torch.float32 or weight.dtype != x.dtype:
+    fit = x.shape[-1] == weight.shape[1] and (bias is None or bias.shape == weight.shape[:1])
+    if not fit or not alike(x, weight, bias):
         raise ValueError(
-            f"linear: x ends in C and weight is D C, in float32, got {x.shape=} {weight.shape=} "
-            f"{x.dtype=}"
+            f"linear: x ends in C, weight is D C and bias D, in float32 on one device, "
+            f"got {x.shape=} {weight.shape=} {x.dtype=}"
         )
     return x.new_empty(*x.shape[:-1], len(weight))
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.call import Block, Map, pointer, run
+from saccade.ops.native.call import Block, Map, alike, pointer, run
 from saccade.ops.second import second
 
 SIDE, PIXELS = 4, 16  # of a block
@@ -60,6 +60,7 @@ def supports(x: Tensor, wq: Tensor, heads: int, side: int) -> bool:
         and D % (heads * LANES) == 0
         and C <= DEEPEST
         and x.dtype == wq.dtype == torch.float32
+        and x.device == wq.device
         and x.device.type == "cpu"
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
@@ -114,7 +115,7 @@ def _maximum(
 
 @_maximum.register_fake
 def _small_room(x, wq, wk, wv, row, col, scale, shift, heads, mask):
-    _check(x, wq, wk, wv, row, col, heads)
+    _check(x, wq, wk, wv, row, col, heads, scale, shift)
     B, _, H, W = x.shape
     h, w = ((n + SIDE - 1) // SIDE for n in (H, W))
     return x.new_empty(B, h, w, len(wq)).permute(0, 3, 1, 2)
@@ -156,17 +157,18 @@ def _like(*tensors):
     return dx, dwq, dwk, dwv, drow, dcol
 
 
-def _check(x, wq, wk, wv, row, col, heads) -> None:
+def _check(x, wq, wk, wv, row, col, heads, *affine) -> None:
     D, C = wq.shape
     fit = x.dim() == 4 and x.shape[1] == C and wk.shape == wq.shape
     fit = fit and wv.shape == (PIXELS, D, C) and D % (heads * LANES) == 0 and C <= DEEPEST
     table = (2 * SIDE - 1, D // heads // 2)
     fit = fit and all(t is None or t.shape == table for t in (row, col))
-    if not fit or (row is None) != (col is None) or x.dtype != torch.float32:
+    fit = fit and all(t.shape == (D,) for t in affine)
+    if not fit or (row is None) != (col is None) or not alike(x, wq, wk, wv, row, col, *affine):
         raise ValueError(
             f"attend_blocks: x is B C H W, wq and wk D C, wv {PIXELS} D C, row and col "
-            f"{2 * SIDE - 1} d/2, in float32, d a multiple of {LANES} and C at most {DEEPEST}, "
-            f"got {x.shape=} {wq.shape=} {wk.shape=} {wv.shape=} {heads=} {x.dtype=}"
+            f"{2 * SIDE - 1} d/2, in float32 on one device, d a multiple of {LANES} and C at most "
+            f"{DEEPEST}, got {x.shape=} {wq.shape=} {wk.shape=} {wv.shape=} {heads=} {x.dtype=}"
         )
 
 

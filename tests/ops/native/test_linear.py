@@ -201,3 +201,11 @@ def test_flops_are_torchs_own():
 def test_what_does_not_fit_is_said():
     with pytest.raises(ValueError, match="linear: x ends in C"):
         torch.ops.saccade.linear(torch.ones(4, 3), torch.ones(5, 4), None)
+
+
+def test_a_bias_of_any_stride():
+    (x, w, b), _ = layer()
+    spread = b.repeat_interleave(2)[::2]
+    assert torch.equal(linear_layer.linear(x, w, spread), linear_layer.linear(x, w, b))
+    with pytest.raises(ValueError, match="bias D"):
+        torch.ops.saccade.linear(x, w, b[1:])

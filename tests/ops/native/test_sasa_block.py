@@ -218,3 +218,19 @@ def test_a_stem_in_other_words_goes_the_plain_way():
     stem = AttentionStem(3, 64)
     stem.query.register_forward_hook(lambda *_: None)
     assert stem.letters() is None
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("norm", [{"affine": False}, {"track_running_stats": False}])
+def test_norms_of_other_kinds(norm):
+    stem = AttentionStem(3, 64).eval()
+    stem.norm = torch.nn.BatchNorm2d(64, **norm).eval()
+    x = torch.randn(2, 3, 16, 20)
+    want = F.max_pool2d(stem.norm(stem.attend(x)), 4)
+    torch.testing.assert_close(stem(x), want)
+
+
+def test_values_with_a_bias_are_called():
+    stem = AttentionStem(3, 64, values="pointwise")
+    stem.value = torch.nn.Conv2d(3, 64, 1)
+    assert stem.letters() is None

@@ -268,7 +268,7 @@ EXPORT int saccade_feed_backward(const Feed* call) {
     failed = each_task({work.tasks, work.scratch, 0}, call->threads, [&](int i, void* buffer) {
       k.feed_backward(*call, turn, i, packed.get(), dh.get(), buffer);
     });
-    failed = failed || each_task({work.seconds, 64, 0}, call->threads, [&](int i, void*) {
+    failed = failed || each_task({work.blocks, 64, 0}, call->threads, [&](int i, void*) {
       k.feed_inputs(*call, turn, i, packed.get(), dh.get());
     });
   }

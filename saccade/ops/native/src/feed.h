@@ -34,6 +34,7 @@ struct FeedPlan {
     const int maps = backward ? 3 : 2;
     const size_t pixels = size_t(maps * step + 2 * halo) * c.W;
     chunk = CHUNK;
+    if (backward) chunk = min(chunk, round_up((c.hidden + c.threads - 1) / c.threads, 16));
     while (chunk > 16 && pixels * chunk * sizeof(float) > BUDGET) chunk -= 16;
     chunks = (c.hidden + chunk - 1) / chunk;
     chunk = round_up((c.hidden + chunks - 1) / chunks, 16);

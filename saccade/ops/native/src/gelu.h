@@ -10,21 +10,6 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-// e^x for x <= 0, but never below 1e-38.
-INLINE Wide exp_wide(Wide x) {
-  typedef int32_t Bits __attribute__((vector_size(WIDEST), aligned(4)));
-  const Wide magic = splat_wide(12582912.0f + 127.0f);
-  const Wide t = maximum_wide(splat_wide(-87.0f), x) * 1.44269504f;
-  const Wide n = t + magic, r = t - (n - magic);  // as in exp2, which see
-  Wide p = splat_wide(1.326472731e-3f);
-  p = p * r + 9.671512991e-3f;
-  p = p * r + 5.5507335812e-2f;
-  p = p * r + 2.40222424269e-1f;
-  p = p * r + 6.9314700365e-1f;
-  p = p * r + 1.0f;
-  return p * (Wide)((Bits)n << 23);
-}
-
 // The value and, where `slope` is asked for, the derivative.
 template <bool TANH, bool SLOPE>
 INLINE Wide gelu(Wide x, Wide* slope = nullptr) {

@@ -16,7 +16,7 @@ struct Work {
 // A feed-forward: matrices are packed by tasks of their own; its backward goes in turns of two parts,
 // each with tasks, the second when the first is done.
 struct FeedWork {
-  int matrices, turns, tasks, seconds;
+  int matrices, turns, tasks, blocks;
   size_t scratch, packed, dh;  // bytes
 };
 

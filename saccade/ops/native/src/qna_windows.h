@@ -104,18 +104,18 @@ struct QnaWindows : Side<K_>, Step<STRIDE_> {
   // Column b of a window is `way` b further on.
   template <class F>
   INLINE void planar(const S* w, const S* from, int way, int n, F&& f) const {
-    constexpr int SIDE = 4 * N / M, CHAINS = 8 / SIDE;  // sums that need not wait for each other
-    for (int x = 0; x < n; x += SIDE * M) {
-      Cell<S> sum[CHAINS][SIDE];
+    constexpr int ABREAST = 4 * N / M, CHAINS = 8 / ABREAST;  // sums that need not wait for each other
+    for (int x = 0; x < n; x += ABREAST * M) {
+      Cell<S> sum[CHAINS][ABREAST];
       for (auto& chain : sum)
-        for (int i = 0; i < SIDE; i++) chain[i] = Cell<S>{};
+        for (int i = 0; i < ABREAST; i++) chain[i] = Cell<S>{};
       const S* weights = w;
       for (int a = 0; a < K; a++, weights += K) {
         if (at[a] < 0) continue;
         const S* p = from + at[a] * pitch + x;
-        const auto column = [&](int b, Cell<S>(&chain)[SIDE]) INLINED {
+        const auto column = [&](int b, Cell<S>(&chain)[ABREAST]) INLINED {
           const Cell<S> wb = splat_cell(weights[b]);
-          for (int i = 0; i < SIDE; i++) chain[i] += wb * load_cell(p + way * b + i * M);
+          for (int i = 0; i < ABREAST; i++) chain[i] += wb * load_cell(p + way * b + i * M);
         };
         if constexpr (K_ > 0) {
           repeat<K_>([&](auto b) INLINED { column(b, sum[b % CHAINS]); });
@@ -126,7 +126,7 @@ struct QnaWindows : Side<K_>, Step<STRIDE_> {
           if (b < K) column(b, sum[0]);
         }
       }
-      repeat<SIDE>([&](auto i) INLINED {
+      repeat<ABREAST>([&](auto i) INLINED {
         for (int chain = 1; chain < CHAINS; chain++) sum[0][i] += sum[chain][i];
         for (int j = 0; j < HALVES<S>; j++) f(x + i * M + j * N, half<S>(sum[0][i], j));
       });

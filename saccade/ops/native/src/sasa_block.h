@@ -1,4 +1,4 @@
-// SASA's stem: attention inside blocks of 4 x 4 pixels, projections and all (see block_tile.h).
+// SASA's stem: attention inside blocks of 4 x 4 pixels, projections and all (see sasa_block_tile.h).
 //
 // A task is a few rows of blocks of one image. Nothing but the image and the result is a map: what
 // lies between them exists for one head of one block.
@@ -11,8 +11,8 @@ namespace SACCADE_ISA {
 struct BlockPart {
   static constexpr int ROWS = 2;  // of blocks
   int b, y0, y1;
-  static int down(const Block& c) { return (c.H + 3) / 4; }
-  static int along(const Block& c) { return (c.W + 3) / 4; }
+  static int down(const Block& c) { return (c.H + SIDE - 1) / SIDE; }
+  static int along(const Block& c) { return (c.W + SIDE - 1) / SIDE; }
   static int parts(const Block& c) { return (down(c) + ROWS - 1) / ROWS; }
   BlockPart(const Block& c, int task)
       : b(task / parts(c)), y0(task % parts(c) * ROWS), y1(min(down(c), y0 + ROWS)) {}

@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "call.h"
-#include "gelu.h"
 #include "rows.h"
 #include "scratch.h"
 
@@ -38,7 +37,7 @@ struct BlockTile {
   float *values, *rows, *cols;
   // Of the block, or of one of its heads: (channel, pixel), or (pixel, channel) for v; p is (j, i).
   float *xs, *q, *k, *v, *p;
-  // Backward. Sums over blocks have lanes that are added up in the end.
+  // Backward; forward, g is room for a result. Sums over blocks have lanes that are added up in the end.
   float *g, *g_turned, *dp, *ds_turned, *dv, *dv_turned, *dxs;
   float *values_turned;  // (channel, input, place)
   float *sum_q, *sum_k, *sum_v, *sum_row, *sum_col;
@@ -102,7 +101,7 @@ struct BlockTile {
   // y of head h, at every pixel; or its maximum over the block.
   void gather(int h) {
     for (int c = 0; c < d; c += WIDE) {
-      float* all = dp ? dp : g;  // (pixel, lane)
+      float* all = g;  // (pixel, lane)
       products(v + c, d, p, PIXELS, 1, PIXELS, all, WIDE);
       const int channel = h * d + c;
       if (call.scale) {
@@ -132,7 +131,7 @@ struct BlockTile {
     });
     turn(g, PIXELS, d, g_turned);
     // dv(j) = sum over i of p(i, j) g(i);  dp(j, i) = g(i) . v(j)
-    for (int c = 0; c < d; c += WIDE) sums_of(g + c, d, p, PIXELS, dv + c, d);
+    for (int c = 0; c < d; c += WIDE) products(g + c, d, p, 1, PIXELS, PIXELS, dv + c, d);
     for (int i = 0; i < PIXELS; i += WIDE) {
       products(g_turned + i, PIXELS, v, 1, d, d, dp + i, PIXELS);
       Wide mean{};
@@ -220,7 +219,6 @@ struct BlockTile {
     q = from.take(channels), k = from.take(channels), v = from.take(channels);
     p = from.take(square);
     g = from.take(channels);
-    dp = nullptr;
     if (backward) {
       g_turned = from.take(channels), dv = from.take(channels), dv_turned = from.take(channels);
       dp = from.take(square), ds_turned = from.take(square);
@@ -284,11 +282,6 @@ struct BlockTile {
       }
       for (int j = 0; j < FEW; j++) store_wide(to + (j0 + j) * to_row, sum[j]);
     }
-  }
-  // The same over all pixels i, of a(i) and b(j, i).
-  static INLINE void sums_of(const float* a, ptrdiff_t a_step, const float* b, ptrdiff_t b_row,
-                             float* to, ptrdiff_t to_row) {
-    products(a, a_step, b, 1, b_row, PIXELS, to, to_row);
   }
   // Over j, of the logits (j, i) of some pixels i.
   INLINE void softmax(float* s) const {

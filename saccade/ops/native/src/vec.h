@@ -141,15 +141,16 @@ INLINE void loaded(T& v) {
 #endif
 }
 
-// 2^r for |r| <= 1/2.
-INLINE V<float> exp2_fraction(V<float> r) {
-  V<float> p = splat(1.326472731e-3f);
-  p = p * r + splat(9.671512991e-3f);
-  p = p * r + splat(5.5507335812e-2f);
-  p = p * r + splat(2.40222424269e-1f);
-  p = p * r + splat(6.9314700365e-1f);
-  return p * r + splat(1.0f);
+// 2^r for |r| <= 1/2, in float vectors of any width.
+template <class Floats>
+INLINE Floats exp2_fraction_of(Floats r) {
+  Floats p = r * 1.326472731e-3f + 9.671512991e-3f;
+  p = p * r + 5.5507335812e-2f;
+  p = p * r + 2.40222424269e-1f;
+  p = p * r + 6.9314700365e-1f;
+  return p * r + 1.0f;
 }
+INLINE V<float> exp2_fraction(V<float> r) { return exp2_fraction_of(r); }
 INLINE V<double> exp2_fraction(V<double> r) {
   r *= 0.693147180559945309417;
   V<double> p = splat(1.0 / 6227020800.0);  // Taylor: |r| < 0.35, so 13 terms reach 1e-17
@@ -195,6 +196,15 @@ INLINE V<double> exp_over(V<double> x, double m) {
   const V<double> r = (x - n * 0.693145751953125) + n * -1.42860682030941723212e-6;
   const V<double> e = maximum<double>(splat(-1023.0), n - m) + (6755399441055744.0 + 1023.0);
   return exp2_fraction(r * 1.4426950408889634) * (V<double>)((I<double>)e << 52);
+}
+
+// e^x for x <= 0, but never below 1e-38.
+INLINE Wide exp_wide(Wide x) {
+  typedef int32_t Bits __attribute__((vector_size(WIDEST), aligned(4)));
+  const Wide magic = splat_wide(12582912.0f + 127.0f);
+  const Wide t = maximum_wide(splat_wide(-87.0f), x) * 1.44269504f;
+  const Wide n = t + magic, r = t - (n - magic);  // as in exp2
+  return exp2_fraction_of(r) * (Wide)((Bits)n << 23);
 }
 
 // -- choosing code at compile time by a number known at run time ------------------------------
