@@ -89,7 +89,7 @@ class RPCPE(nn.Module):
         """The one 3x3 that runs now; None while BatchNorm gathers statistics, or a hook waits."""
         if self.fused is not None:
             known = bare(self.fused, nn.Conv2d) and self.fused.bias is not None
-            return (self.fused.weight, cast(Tensor, self.fused.bias)) if known else None
+            return (self.fused.weight, self.fused.bias) if known else None
         return None if self.training and self.batch_norm else self.kernel()
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
