@@ -42,9 +42,14 @@ def assert_equal_runs(a, b):
     assert best[0].hexdigest() == best[1].hexdigest()
 
 
-@pytest.mark.parametrize("name", ["linglo_nano", "qna_nano", "sasa_nano", "resnet10t"])
-def test_it_learns(name, data, tmp_path):
-    recipe = change(PLAIN, model__name=name, schedule__epochs=6, loop__bn_decay=0.5)
+@pytest.mark.parametrize(
+    ("name", "rate"),  # at which it learns from every seed
+    [("linglo_nano", 2e-3), ("qna_nano", 2e-3), ("sasa_nano", 5e-4), ("resnet10t", 2e-3)],
+)
+def test_it_learns(name, rate, data, tmp_path):
+    recipe = change(
+        PLAIN, model__name=name, schedule__epochs=6, loop__bn_decay=0.5, optim__lr=rate
+    )  # fmt: skip
     run = fit(recipe, data, tmp_path / "run")
     lines = run.lines()
     assert [line["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
