@@ -68,16 +68,11 @@ struct FeedRows {
       for (int v = 0; v < n; v += WIDE)
         store_wide(to + ptrdiff_t(x) * call.hidden + from + v, load_wide(row + x * n + v));
   }
-  // to = gelu(h * taps + shift)
-  template <bool TANH>
-  void activate(const float* const* at, ptrdiff_t step, float* to) const {
-    if (!call.taps) {
-      for (int j = 0; j < call.W * n; j += WIDE)
-        store_wide(to + j, gelu<TANH, false>(load_wide(at[1] + j)));
-      return;
-    }
-    channels(false, [&](int v, const Wide* taps) INLINED {
-      const Wide shift = load_wide(call.shift + from + v);
+  // f(pixel, channel, u) for a row of u = h * taps + shift; or with `TURNED` taps, and no shift.
+  template <bool TURNED, class F>
+  INLINE void convolved(const float* const* at, ptrdiff_t step, F&& f) const {
+    channels(TURNED, [&](int v, const Wide* taps) INLINED {
+      const Wide shift = TURNED ? Wide{} : load_wide(call.shift + from + v);
       const float* here[3];
       for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
       blocks_of_row([&](int x, auto edge) INLINED {
@@ -85,38 +80,33 @@ struct FeedRows {
         Wide sum[PX];
         for (int i = 0; i < PX; i++) sum[i] = shift;
         convolve<EDGE>(here, step, x, taps, sum);
-        inside<EDGE>(x, [&](auto i) INLINED {
-          store_wide(to + (x + i) * n + v, gelu<TANH, false>(sum[i]));
-        });
+        inside<EDGE>(x, [&](auto i) INLINED { f(x + i, v, sum[i]); });
       });
     });
   }
-  // active = gelu(u),  du = da gelu'(u), with u = h * taps + shift found again.
+  // The same, or without taps f(pixel, channel, h).
+  template <class F>
+  INLINE void each_u(const float* const* at, ptrdiff_t step, F&& f) const {
+    if (call.taps) return convolved<false>(at, step, f);
+    for (int x = 0; x < call.W; x++)
+      for (int v = 0; v < n; v += WIDE) f(x, v, load_wide(at[1] + x * step + v));
+  }
+
+  // to = gelu(u)
+  template <bool TANH>
+  void activate(const float* const* at, ptrdiff_t step, float* to) const {
+    each_u(at, step, [&](int x, int v, Wide u) INLINED {
+      store_wide(to + x * n + v, gelu<TANH, false>(u));
+    });
+  }
+  // active = gelu(u),  du = da gelu'(u), with u found again.
   template <bool TANH>
   void slopes(const float* const* at, const float* da, float* active, float* du,
               ptrdiff_t du_step) const {
-    const auto give = [&](int x, int v, Wide u) INLINED {
+    each_u(at, call.hidden, [&](int x, int v, Wide u) INLINED {
       Wide slope;
       store_wide(active + x * n + v, gelu<TANH, true>(u, &slope));
       store_wide(du + x * du_step + v, load_wide(da + x * n + v) * slope);
-    };
-    if (!call.taps) {
-      for (int x = 0; x < call.W; x++)
-        for (int v = 0; v < n; v += WIDE)
-          give(x, v, load_wide(at[1] + ptrdiff_t(x) * call.hidden + v));
-      return;
-    }
-    channels(false, [&](int v, const Wide* taps) INLINED {
-      const Wide shift = load_wide(call.shift + from + v);
-      const float* here[3];
-      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
-      blocks_of_row([&](int x, auto edge) INLINED {
-        constexpr bool EDGE = decltype(edge)::value;
-        Wide sum[PX];
-        for (int i = 0; i < PX; i++) sum[i] = shift;
-        convolve<EDGE>(here, call.hidden, x, taps, sum);
-        inside<EDGE>(x, [&](auto i) INLINED { give(x + i, v, sum[i]); });
-      });
     });
   }
   // dtaps += over a row the sum of du h, and dshift.
@@ -146,18 +136,8 @@ struct FeedRows {
   }
   // dh = du * turned taps
   void turn_back(const float* const* at, float* dh) const {
-    channels(true, [&](int v, const Wide* taps) INLINED {
-      const float* here[3];
-      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
-      blocks_of_row([&](int x, auto edge) INLINED {
-        constexpr bool EDGE = decltype(edge)::value;
-        Wide sum[PX];
-        for (int i = 0; i < PX; i++) sum[i] = Wide{};
-        convolve<EDGE>(here, n, x, taps, sum);
-        inside<EDGE>(x, [&](auto i) INLINED {
-          store_wide(dh + ptrdiff_t(x + i) * call.hidden + v, sum[i]);
-        });
-      });
+    convolved<true>(at, n, [&](int x, int v, Wide sum) INLINED {
+      store_wide(dh + ptrdiff_t(x) * call.hidden + v, sum);
     });
   }
 };
