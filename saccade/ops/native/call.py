@@ -101,6 +101,12 @@ def table(t: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if t is None else t.detach().to(wide(dtype)).contiguous()
 
 
+def like(x: Tensor, *others: Tensor | None) -> Any:
+    """Room for the gradients of each, dense; an empty one for what is absent."""
+    rest = (x.new_empty(0) if t is None else t.new_empty(t.shape) for t in others)
+    return x.new_empty(x.shape), *rest
+
+
 def alike(x: Tensor, *others: Tensor | None) -> bool:
     """Whether all that are there are float32 and on the device of x: pointers do not say it."""
     there = [x, *(t for t in others if t is not None)]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.call import Feed, alike, pointer, run
+from saccade.ops.native.call import Feed, alike, like, pointer, run
 from saccade.ops.second import second
 
 LANES = 16  # floats in the widest vector: hidden channels come in multiples of it
@@ -99,7 +99,7 @@ def _backward(
     inputs = x, w1, b1, taps, shift, w2, b2
     if not h.numel():
         _, h = _forward(*inputs, tanh, True)
-    dx, *sums = _like(*inputs)
+    dx, *sums = like(*inputs)
     dw1, db1, dtaps, dshift, dw2, db2 = (t.zero_() for t in sums)
     call, _kept = _call(*inputs, tanh)
     h, grad = h.contiguous(), grad.contiguous()
@@ -116,13 +116,7 @@ def _backward(
 
 @_backward.register_fake
 def _(grad, x, w1, b1, taps, shift, w2, b2, h, tanh):
-    return _like(x, w1, b1, taps, shift, w2, b2)
-
-
-def _like(x, *parameters):
-    """Room for the gradients; an empty one for what is absent."""
-    dx = x.new_empty(x.shape)
-    return dx, *(x.new_empty(0) if t is None else t.new_empty(t.shape) for t in parameters)
+    return like(x, w1, b1, taps, shift, w2, b2)
 
 
 def _call(x, w1, b1, taps, shift, w2, b2, tanh) -> tuple[Feed, list[Tensor | None]]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.flop_counter import register_flop_formula
 
+from saccade.ops.native.call import like
 from saccade.ops.native.linear import AddGradients, Times
 from saccade.ops.native.qna import InTurns, fitting, outputs, parted, products, shapes_of, supports
 from saccade.ops.second import second
@@ -123,7 +124,7 @@ def _backward(
     vs, z = vs.contiguous(), z.contiguous()  # as they were made
     if not vs.numel():
         _, vs, z = _forward(*inputs, stride, padding, True)
-    gradients = _like(*inputs)
+    gradients = like(*inputs)
     dx, *sums = gradients
     dweight, dbias, drpe, dws, dmix, dmix_bias = (t.zero_() for t in sums)
     part = [None if t is None else x.new_empty(t.shape) for t in (rpe, ws)]
@@ -159,13 +160,7 @@ def _backward(
 
 @_backward.register_fake
 def _(grad, x, weight, bias, rpe, ws, mix, mix_bias, vs, z, stride, padding):
-    return _like(x, weight, bias, rpe, ws, mix, mix_bias)
-
-
-def _like(x, *parameters):
-    """Room for the gradients; an empty one for what is absent."""
-    dx = x.new_empty(x.shape)
-    return dx, *(x.new_empty(0) if t is None else t.new_empty(t.shape) for t in parameters)
+    return like(x, weight, bias, rpe, ws, mix, mix_bias)
 
 
 def _keep(ctx, inputs, output):

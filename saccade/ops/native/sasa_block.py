@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.call import Block, Map, alike, pointer, run
+from saccade.ops.native.call import Block, Map, alike, like, pointer, run
 from saccade.ops.second import second
 
 SIDE, PIXELS = 4, 16  # of a block
@@ -133,7 +133,7 @@ def _backward(
     heads: int,
     mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    gradients = _like(x, wq, wk, wv, row, col)
+    gradients = like(x, wq, wk, wv, row, col)
     call, _kept = _call(x, wq, wk, wv, row, col, heads, mask)
     grad = grad.permute(0, 2, 3, 1).contiguous()
     call.g = grad.data_ptr()
@@ -145,16 +145,7 @@ def _backward(
 
 @_backward.register_fake
 def _(grad, x, wq, wk, wv, row, col, heads, mask):
-    return _like(x, wq, wk, wv, row, col)
-
-
-def _like(*tensors):
-    """Room for the gradients, dense; an empty one for what is absent."""
-    x = tensors[0]
-    dx, dwq, dwk, dwv, drow, dcol = (
-        x.new_empty(0) if t is None else t.new_empty(t.shape) for t in tensors
-    )
-    return dx, dwq, dwk, dwv, drow, dcol
+    return like(x, wq, wk, wv, row, col)
 
 
 def _check(x, wq, wk, wv, row, col, heads, *affine) -> None:
