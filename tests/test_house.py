@@ -32,6 +32,9 @@ MAY_IMPORT = {
     "serve": {"count", "data", "engine", "layers", "models", "tasks", "view", "weights"},
 }
 
+# Tests over all models: what others do to them, their derivatives, traces, counts, timm's protocol.
+OF_ALL_MODELS = ("wrapped", "attributed", "derivatives", "traced", "flops", "timm")
+
 
 def part(path):
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -66,9 +69,12 @@ def test_tests_mirror_the_source():
     """A file has its test at the same place; its word or its folder may stand for it.
 
     So `sasa_tiles.py` may be tested with `sasa.py`, and `native/build.py` in `test_native.py`.
+    What holds for all layers or all models, seen from outside, mirrors no file.
     """
     tests = {p.relative_to(ROOT / "tests") for p in (ROOT / "tests").rglob("test_*.py")}
     used = {Path(f"test_{name}.py") for name in ("house", "readme", "weights")}
+    used |= {Path("layers", f"test_{name}.py") for name in ("wrapped", "perturbed")}
+    used |= {Path("models", f"test_{name}.py") for name in OF_ALL_MODELS}
     for path in FILES:
         if path.name in ("__init__.py", "__main__.py", "version.py"):
             continue
