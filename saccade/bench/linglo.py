@@ -10,17 +10,21 @@ The operator has its projections inside, so layer and operator differ by next to
 is measured by the products that it does itself.
 """
 
+from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.bench.peer import Inputs, Peer, Shape
+from saccade.bench.peer import Inputs, Peer, Shape, count, on_meta
 from saccade.bench.plain import drawn
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.ops import linglo as ops
+
+FORMS = {"tokenwise": ops.tokenwise, "folded": ops.folded, "collapsed": ops.collapsed}
 
 
 def peers(
@@ -34,17 +38,27 @@ def peers(
     """The operator (of tokens and weights), or the layer (of a map)."""
     B, H, W, C, heads = shape
     x = drawn(B, H * W, C, train=train, dtype=dtype, device=device)
-    forms = {"linglo": "auto"} | {form: form for form in ops.FORMS if form != "auto"}
     found = {}
-    for name, form in forms.items():
-        attention = KeyOnlyAttention(C, heads, form).to(device, dtype)
-        inputs: Inputs = (x, *attention.letters())
-        f = partial(_by_letters, form=form)
-        found[name] = Peer(attention, (x,)) if layer else Peer(f, inputs)
+    for name, backend in {"linglo": "auto", **{form: form for form in FORMS}}.items():
+        attention = KeyOnlyAttention(C, heads, backend).to(device, dtype)
+        inputs: Inputs = (x, *cast(ops.Weights, attention.letters(x)))
+        form = ops.KEY_ONLY.choose(inputs, backend)
+        work = count(partial(_by_form, FORMS.get(form, ops.collapsed)), on_meta(inputs), train)
+        f = partial(_by_letters, backend=backend)
+        found[name] = Peer(attention, (x,), work) if layer else Peer(f, inputs, work)
     found["product"] = Peer(nn.Linear(C, C, bias=False).to(device, dtype), (x,))
     found["global"] = Peer(DotProductAttention(C, heads).to(device, dtype), (x,))
     return found
 
 
-def _by_letters(x: Float[Tensor, "B N C"], *letters: Tensor, form: str) -> Float[Tensor, "B N C"]:
-    return ops.key_only(x, ops.Weights(*letters), form)
+def _by_letters(
+    x: Float[Tensor, "B N C"], *letters: Tensor, backend: str
+) -> Float[Tensor, "B N C"]:
+    return ops.key_only(x, ops.Weights(*letters), backend)
+
+
+def _by_form(
+    form: Callable[..., Tensor], x: Float[Tensor, "B N C"], *letters: Tensor
+) -> Float[Tensor, "B N C"]:
+    """Past the operator, whose formula counts what the paper prints."""
+    return form(x, ops.Weights(*letters))

@@ -10,7 +10,8 @@ import torch
 
 from saccade.bench.clock import Call, interleave
 from saccade.ops import native
-from saccade.ops.linear import linear, pays
+from saccade.ops.linear import linear
+from saccade.ops.native.linear import pays
 from saccade.version import __version__
 
 SIDE = 1024  # of the square matrices that are multiplied

@@ -27,9 +27,9 @@ from saccade.bench.peer import Inputs, Peer, Shape, count, on_meta
 from saccade.bench.plain import depthwise, drawn, everywhere, separable
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.qna import LearnedQueryAttention
-from saccade.layers.window import WindowAttention, tiled, untiled
+from saccade.layers.window import WindowAttention
 from saccade.ops import qna as ops
-from saccade.ops.native.qna import aggregate as fused
+from saccade.ops.window import tiled, untiled
 
 Aggregate = Callable[..., Tensor]
 
@@ -61,12 +61,12 @@ def peers(
 
     with torch.device("meta"):
         stand_in = new().to(dtype)
-    work = count(way(fused, stand_in), on_meta(inputs), train)
+    work = count(way(ops.aggregate, stand_in), on_meta(inputs), train)
     found = {
         "qna": Peer(way(ops.aggregate), inputs, work),
-        "walked": Peer(way(ops.walked), inputs, work),
-        "unrolled": Peer(way(ops.unrolled), inputs, work),
-        "convolved": Peer(way(ops.convolved), inputs, work),
+        "walked": Peer(way(partial(ops.aggregate, backend="walked")), inputs, work),
+        "unrolled": Peer(way(partial(ops.aggregate, backend="unrolled")), inputs, work),
+        "convolved": Peer(way(partial(ops.aggregate, backend="convolved")), inputs, work),
     }
     nchw, side = drawn(B, C, H, W, **where), max(window, 7)
     if layer:

@@ -56,10 +56,10 @@ def peers(
 
     with torch.device("meta"):
         stand_in = StandAloneAttention(C, **how).to(dtype)
-    work = count(way(ops.unfolded, stand_in), on_meta(inputs), train)
+    work = count(way(ops.local_attention, stand_in), on_meta(inputs), train)
     found = {
         "sasa": Peer(way(ops.local_attention), inputs, work),
-        "tiled": Peer(way(partial(ops.local_attention, form="tiled")), inputs, work),
+        "tiled": Peer(way(partial(ops.local_attention, backend="tiled")), inputs, work),
         "halo": Peer(way(halo), inputs, work),
         "shifts": Peer(way(shifts), inputs, work),
         "unfold": Peer(way(unfold), inputs, work),

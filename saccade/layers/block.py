@@ -1,22 +1,23 @@
 """The residual block that every transformer-like stage repeats, and its feed-forward half."""
 
 from collections.abc import Callable
+from typing import cast
 
 from jaxtyping import Float
 from timm.layers import DropPath
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from saccade.layers.bare import bare
 from saccade.layers.conv import Conv3x3
 from saccade.layers.position import RPCPE
+from saccade.layers.untouched import untouched
 from saccade.ops import feed as ops
 
 
 class FeedForward(nn.Module):
     """Two linear layers per pixel; `position` (NCHW to NCHW) acts between them, on the wide map.
 
-    One operator where `saccade.ops.feed` has it; then no part is called by itself, unless somebody
-    hooked, replaced or traces it.
+    One operator where its parts are as they were built; any of them that somebody hooked, wrapped
+    or replaced is called.
     """
 
     def __init__(
@@ -38,27 +39,28 @@ class FeedForward(nn.Module):
             nn.init.trunc_normal_(linear.weight, std=0.02)
             nn.init.zeros_(linear.bias)
 
-    def letters(self) -> ops.Weights | None:
-        """The parameters as `saccade.ops.feed` calls them; None where they do not say it all."""
+    def letters(self, x: Float[Tensor, "B H W C"]) -> ops.FeedForwardWeights | None:
+        """The parameters as `saccade.ops.feed` calls them; None where modules must be called."""
         widen, position, narrow = self.widen, self.position, self.narrow
-        if not (bare(widen, nn.Linear) and bare(narrow, nn.Linear) and bare(self.act, nn.GELU)):
+        known = type(self.act) is nn.GELU and type(position) in (RPCPE, type(None))
+        if not known or not untouched(x, widen, self.act, narrow):
             return None
-        if widen.bias is None or narrow.bias is None:
+        if x.ndim != 4 or widen.bias is None or narrow.bias is None:
             return None
         taps = shift = None
         if position is not None:
-            one = position.one() if bare(position, RPCPE) else None
+            one = cast(RPCPE, position).one(x)
             if one is None:
                 return None
             taps, shift = one
-        return ops.Weights(widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias)
+        return ops.FeedForwardWeights(
+            widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias
+        )  # fmt: skip
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        traced = isinstance(x, fx.Proxy)
-        if not traced and bare(self.widen, nn.Linear) and ops.fuses(x, self.widen.weight):
-            letters = self.letters()
-            if letters is not None:
-                return ops.feed_forward(x, letters, self.act.approximate == "tanh")
+        letters = self.letters(x)
+        if letters is not None:
+            return ops.feed_forward(x, letters, self.act.approximate == "tanh")
         x = self.widen(x)
         if self.position is not None:
             x = self.position(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

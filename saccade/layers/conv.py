@@ -9,26 +9,27 @@ fx.wrap("conv1x1")  # both branch on sizes: one node to torch.fx
 fx.wrap("conv3x3")
 
 
-class Conv1x1(nn.Conv2d):
-    """nn.Conv2d(dim, out, 1, stride): of channels_last maps one product."""
+class ProductConv2d(nn.Conv2d):
+    """nn.Conv2d; 1 x 1 is one product of all pixels, and 3 x 3 takes its weights' gradient so.
 
-    def __init__(self, dim: int, out: int, stride: int = 1, bias: bool = True):
-        super().__init__(dim, out, 1, stride, bias=bias)
+    It is built like nn.Conv2d, for those who make a second one of its type (adapters do).
+    """
 
-    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        down, along = self.stride
-        if down != along or self.padding != (0, 0) or self.groups != 1:
-            return super().forward(input)
-        return conv1x1(input, self.weight, self.bias, down)
+    def forward(self, input: Float[Tensor, "*B C H W"]) -> Float[Tensor, "*B D h w"]:
+        if self.groups == 1 and self.dilation == (1, 1) and self.padding_mode == "zeros":
+            down, along = self.stride
+            if self.kernel_size == (1, 1) and self.padding == (0, 0) and down == along:
+                return conv1x1(input, self.weight, self.bias, down)
+            if self.kernel_size == (3, 3) and self.padding == (1, 1) and down == along == 1:
+                return conv3x3(input, self.weight, self.bias)
+        return super().forward(input)
 
 
-class Conv3x3(nn.Conv2d):
-    """nn.Conv2d(dim, out, 3, stride, padding=1); at stride 1 its weights' gradient is products."""
+def Conv1x1(dim: int, out: int, stride: int = 1, bias: bool = True) -> ProductConv2d:  # noqa: N802
+    """A linear map of every pixel."""
+    return ProductConv2d(dim, out, 1, stride, bias=bias)
 
-    def __init__(self, dim: int, out: int, stride: int = 1, bias: bool = True):
-        super().__init__(dim, out, 3, stride, padding=1, bias=bias)
 
-    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        if self.stride != (1, 1):
-            return super().forward(input)
-        return conv3x3(input, self.weight, self.bias)
+def Conv3x3(dim: int, out: int, stride: int = 1, bias: bool = True) -> ProductConv2d:  # noqa: N802
+    """Nine pixels to one, zeros around the map."""
+    return ProductConv2d(dim, out, 3, stride, padding=1, bias=bias)

@@ -10,29 +10,31 @@ No token is compared with another, so the cost is linear in N.
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.layers.untouched import untouched
 from saccade.ops import linglo as ops
 
 
 class KeyOnlyAttention(nn.Module):
     """Gate every token with one saliency-weighted summary of the image.
 
-    `form` picks how it is computed, never what: "tokenwise", "folded", "collapsed", or the cheapest
-    of them ("auto").
+    `backend` picks how it is computed, never what: "tokenwise", "folded", "collapsed", "native", or
+    the cheapest of them ("auto").
 
     Init: the four projections keep the variance of what they read (std 1/sqrt(C)) and the saliency
     gives logits of unit spread, so that the maps differ between tokens from the first step. With
     the usual std of 0.02 the context is below 3% of K and the saliency gets next to no gradient.
     """
 
-    printed = "tokenwise"  # the form that counts of multiplications refer to
-
-    def __init__(self, dim: int, heads: int, form: str = "auto"):
+    def __init__(self, dim: int, heads: int, backend: str = "auto"):
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"KeyOnlyAttention: heads must divide dim, got {dim=} {heads=}")
-        if form not in ops.FORMS:
-            raise ValueError(f"KeyOnlyAttention: form must be one of {ops.FORMS}, got {form=}")
-        self.form = form
+        if backend not in ("auto", *ops.KEY_ONLY.forms):
+            raise ValueError(
+                f"KeyOnlyAttention: backend must be 'auto' or one of {ops.KEY_ONLY.forms}, "
+                f"got {backend=}"
+            )
+        self.backend = backend
         self.key = nn.Linear(dim, dim)
         self.value = nn.Linear(dim, dim)
         self.saliency = nn.Linear(dim, heads, bias=False)  # a bias would cancel in the softmax
@@ -46,18 +48,29 @@ class KeyOnlyAttention(nn.Module):
             nn.init.zeros_(linear.bias)
         nn.init.normal_(self.saliency.weight, std=self.saliency.out_features**-0.5)
 
-    def letters(self) -> ops.Weights:
-        key, value, gate, mix = self.key, self.value, self.gate, self.mix
+    def letters(self, x: Float[Tensor, "B *grid C"]) -> ops.Weights | None:
+        """The parameters as the equation calls them; None where modules must be called instead."""
+        key, value, saliency, gate, mix = self.key, self.value, self.saliency, self.gate, self.mix
+        if not untouched(x, key, value, saliency, gate, mix) or saliency.bias is not None:
+            return None
+        biases = key.bias, value.bias, gate.bias, mix.bias
+        if any(bias is None for bias in biases):
+            return None
         return ops.Weights(
-            key.weight, key.bias, value.weight, value.bias, self.saliency.weight,
+            key.weight, key.bias, value.weight, value.bias, saliency.weight,
             gate.weight, gate.bias, mix.weight, mix.bias,
         )  # fmt: skip
 
     def weights(self, x: Float[Tensor, "B *grid C"]) -> Float[Tensor, "B *grid h"]:
         """Where each head looks. `view` draws this; drawing needs no flag in forward."""
-        a = ops.saliency(x.flatten(1, -2), self.letters())
-        return a.unflatten(1, x.shape[1:-1])
+        k = self.key(x.flatten(1, -2))
+        return ops.saliency(k, self.saliency(k)).unflatten(1, x.shape[1:-1])
 
     def forward(self, x: Float[Tensor, "B *grid C"]) -> Float[Tensor, "B *grid C"]:
-        y = ops.key_only(x.flatten(1, -2), self.letters(), self.form)
-        return y.unflatten(1, x.shape[1:-1])
+        letters = self.letters(x)
+        tokens = x.flatten(1, -2)
+        if letters is not None:
+            return ops.key_only(tokens, letters, self.backend).unflatten(1, x.shape[1:-1])
+        k, v = self.key(tokens), self.value(tokens)
+        gated = ops.gated(k, v, self.saliency(k))
+        return self.mix(self.gate(gated) + k).unflatten(1, x.shape[1:-1])

@@ -8,10 +8,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.bare import bare
 from saccade.layers.norm import scale_and_shift
+from saccade.layers.untouched import readable, untouched
 
 
+@readable
 class DepthwiseBranch(nn.Module):
     """One depth-wise 3x3 without bias, optionally followed by BatchNorm."""
 
@@ -33,6 +34,7 @@ class DepthwiseBranch(nn.Module):
         return x if self.norm is None else self.norm(x)
 
 
+@readable
 class RPCPE(nn.Module):
     """Residual parallel conditional positional encoding: y = x + sum of depth-wise 3x3 branches.
 
@@ -85,17 +87,23 @@ class RPCPE(nn.Module):
             self.branches = nn.ModuleList()
         return self
 
-    def one(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]] | None:
-        """The one 3x3 that runs now; None while BatchNorm gathers statistics, or a hook waits."""
+    def one(
+        self, x: Float[Tensor, "B *map"]
+    ) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]] | None:
+        """The one 3x3 that runs now on such a map.
+
+        None while BatchNorm gathers statistics, or where a part must be called as a module.
+        """
+        if not untouched(x, self):
+            return None
         if self.fused is not None:
-            known = bare(self.fused, nn.Conv2d) and self.fused.bias is not None
-            return (self.fused.weight, self.fused.bias) if known else None
+            return None if self.fused.bias is None else (self.fused.weight, self.fused.bias)
         return None if self.training and self.batch_norm else self.kernel()
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         if self.fused is not None:
             return self.fused(x)
-        one = self.one()
+        one = self.one(x)
         if one is None:
             y = sum(branch(x) for branch in self.branches)
             return x + y if self.skip else y

@@ -15,18 +15,16 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from timm.layers import DropPath
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from saccade.layers import flax
-from saccade.layers.bare import bare
 from saccade.layers.block import FeedForward
 from saccade.layers.conv import Conv1x1
 from saccade.layers.init import cut_normal_, lecun_normal_
+from saccade.layers.untouched import untouched
 from saccade.ops import qna as ops
 from saccade.ops.precision import no_autocast, wide
-
-_AGGREGATE = {"exact": ops.aggregate, "convolved": ops.convolved}
 
 
 class LearnedQueryAttention(nn.Module):
@@ -40,10 +38,8 @@ class LearnedQueryAttention(nn.Module):
     padding    places beyond the border that windows reach into; (window - 1) / 2 keeps them centred
     normalize  queries to unit length, per head
     scale      Ws, which weighs the softmax place by place
-    form       how it is computed: "exact", or "convolved" as printed (see `saccade.ops.qna`)
+    backend    how it is computed, never what: "auto", or a form of `saccade.ops.qna.aggregate`
     """
-
-    printed = "convolved"  # the form that counts of multiplications refer to
 
     def __init__(
         self,
@@ -59,14 +55,14 @@ class LearnedQueryAttention(nn.Module):
         padding: int | None = None,
         normalize: bool = True,
         scale: bool = True,
-        form: str = "exact",
+        backend: str = "auto",
     ):
         super().__init__()
         width = dim if width is None else width
-        _check(type(self).__name__, width, heads, window, stride, queries, padding, form)
+        _check(type(self).__name__, width, heads, window, stride, queries, padding, backend)
         self.heads, self.window, self.stride, self.queries = heads, window, stride, queries
         self.padding = (window - 1) // 2 if padding is None else padding
-        self.normalize, self.form = normalize, form
+        self.normalize, self.backend = normalize, backend
         self.query = nn.Parameter(torch.empty(queries, width))
         self.key = nn.Linear(dim, width, bias)  # only ever multiplied with the queries
         self.value = nn.Linear(dim, width, bias)
@@ -86,29 +82,32 @@ class LearnedQueryAttention(nn.Module):
         if self.scale is not None:
             nn.init.normal_(self.scale, std=0.02)
 
-    def asked(self) -> Float[Tensor, "L h d"]:
+    def unit_queries(self) -> Float[Tensor, "L h d"]:
         """The queries as the scores see them."""
         q = self.query.to(wide(self.query.dtype)).unflatten(1, (self.heads, -1))
         if self.normalize:
             q = q / (torch.linalg.vector_norm(q, dim=-1, keepdim=True) + 1e-6)
         return q * q.shape[-1] ** -0.5
 
-    def asks(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
-        """The linear map from x to its scores, q Wk^T, and its bias."""
+    def score_map(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
+        """The linear map from x to its scores, q Wk^T, and its bias: keys need not exist."""
         with no_autocast(x.device):
-            q = self.asked()
+            q = self.unit_queries()
             wk = self.key.weight.to(q.dtype).unflatten(0, q.shape[1:])  # h d C
-            asks = (q.transpose(0, 1) @ wk).transpose(0, 1).flatten(0, 1)  # L h C
+            matrix = (q.transpose(0, 1) @ wk).transpose(0, 1).flatten(0, 1)  # L h C
             bias = None
             if self.key.bias is not None:
                 bias = torch.einsum("lhd,hd->lh", q, self.key.bias.to(q.dtype).view_as(q[0]))
                 bias = bias.flatten().to(self.key.weight.dtype)
-        return asks.to(self.key.weight.dtype), bias
+        return matrix.to(self.key.weight.dtype), bias
 
     def scores(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W L h"]:
-        """How well each pixel answers each query: x (q Wk^T), without the keys."""
-        s = F.linear(x, *self.asks(x))
-        return s.unflatten(-1, (self.queries, self.heads))
+        """How well each pixel answers each query: x (q Wk^T), without keys where `key` is plain."""
+        if untouched(x, self.key):
+            s = F.linear(x, *self.score_map(x))
+            return s.unflatten(-1, (self.queries, self.heads))
+        keys = self.key(x).unflatten(-1, (self.heads, -1))
+        return torch.einsum("bywhd,lhd->bywlh", keys, self.unit_queries().to(keys.dtype))
 
     def values(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W h d"]:
         return self.value(x).unflatten(-1, (self.heads, -1))
@@ -117,22 +116,22 @@ class LearnedQueryAttention(nn.Module):
         """What each query takes from each place of each window, before Ws. `view` draws this."""
         return ops.weights(self.scores(x), self.rpe, self.stride, self.padding)
 
-    def joined(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
+    def value_and_score_map(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
         """The linear map from x to its values and scores side by side, and its bias."""
-        asks, bias = self.asks(x)
+        matrix, bias = self.score_map(x)
         bias = None if bias is None else torch.cat((self.value.bias, bias))
-        return torch.cat((self.value.weight, asks)), bias
+        return torch.cat((self.value.weight, matrix)), bias
 
     def aggregate(self, x: Float[Tensor, "B H W C"], fold: bool) -> Tensor:
-        tables = self.rpe, self.scale
-        if self.form == "exact" and ops.joins(x, self.rpe) and bare(self.value, nn.Linear):
-            vs = F.linear(x, *self.joined(x))  # values and scores by one product
-            return ops.aggregate_joined(vs, *tables, self.stride, self.padding, fold)
-        s, v = self.scores(x), self.values(x)
-        return _AGGREGATE[self.form](s, v, *tables, self.stride, self.padding, fold)
+        tables, options = (self.rpe, self.scale), (self.stride, self.padding, fold, self.backend)
+        if untouched(x, self.key, self.value) and _like_biased(self.key, self.value):
+            return ops.gather(x, *self.value_and_score_map(x), *tables, *options)
+        return ops.aggregate(self.scores(x), self.values(x), *tables, *options)
 
     def check(self, x: Float[Tensor, "B H W C"]) -> None:
-        if not torch.compiler.is_compiling() and min(x.shape[1:3]) + 2 * self.padding < self.window:
+        if torch.compiler.is_compiling() or isinstance(x, fx.Proxy):  # there, sizes are symbols
+            return
+        if min(x.shape[1:3]) + 2 * self.padding < self.window:
             raise ValueError(
                 f"{type(self).__name__}: no window fits into the map, got {tuple(x.shape[1:3])} "
                 f"pixels, window={self.window} padding={self.padding}; try a larger padding"
@@ -140,11 +139,11 @@ class LearnedQueryAttention(nn.Module):
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:
         self.check(x)
-        plain = bare(self.value, nn.Linear) and bare(self.mix, nn.Linear)
-        if self.form == "exact" and plain and ops.attends(x, self.mix.weight, self.rpe):
-            mix = self.mix.weight, self.mix.bias
-            tables = self.rpe, self.scale
-            return ops.attend(x, *self.joined(x), *tables, *mix, self.stride, self.padding)
+        plain = self.backend == "auto" and untouched(x, self.key, self.value, self.mix)
+        if plain and _like_biased(self.key, self.value):
+            tables, mix = (self.rpe, self.scale), (self.mix.weight, self.mix.bias)
+            joined = self.value_and_score_map(x)
+            return ops.attend(x, *joined, *tables, *mix, self.stride, self.padding)
         return self.mix(self.aggregate(x, fold=True).flatten(3))
 
 
@@ -166,13 +165,13 @@ class LearnedQueryUpsampling(LearnedQueryAttention):
         out_dim: int | None = None,
         bias: bool = False,
         normalize: bool = True,
-        form: str = "exact",
+        backend: str = "auto",
     ):
         if factor < 1:
             raise ValueError(f"LearnedQueryUpsampling: factor must be at least 1, got {factor=}")
         super().__init__(
             dim, heads, window, 1, factor**2, width=width, out_dim=out_dim, bias=bias,
-            normalize=normalize, scale=False, form=form,
+            normalize=normalize, scale=False, backend=backend,
         )  # fmt: skip
         self.factor = factor
 
@@ -222,9 +221,14 @@ class QnADown(nn.Module):
         return x.permute(0, 3, 1, 2)
 
 
+def _like_biased(key: nn.Module, value: nn.Module) -> bool:
+    """Whether both have a bias or neither: then one product makes values and scores."""
+    return (key.bias is None) == (value.bias is None)
+
+
 def _check(
     name: str, width: int, heads: int, window: int, stride: int, queries: int,
-    padding: int | None, form: str,
+    padding: int | None, backend: str,
 ) -> None:  # fmt: skip
     if heads < 1 or width % heads:
         raise ValueError(f"{name}: heads must divide width, got {width=} {heads=}")
@@ -240,8 +244,9 @@ def _check(
             f"{name}: padding must be from 0 to window - 1, or some windows see nothing, "
             f"got {padding=} {window=}"
         )
-    if form not in ops.FORMS:
-        raise ValueError(f"{name}: form must be one of {ops.FORMS}, got {form=}")
+    forms = ("auto", *ops.AGGREGATE.forms)
+    if backend not in forms:
+        raise ValueError(f"{name}: backend must be one of {forms}, got {backend=}")
 
 
 # -- the authors' weights -------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.bare import pointwise
+from saccade.layers.untouched import pointwise, untouched
 from saccade.ops import sasa as ops
 from saccade.ops.linear import fuses, linear
 
@@ -29,10 +29,9 @@ class StandAloneAttention(nn.Module):
     position  "relative", "absolute" (sinusoids added to the input) or "none" (Table 5)
     shared    one table of relative positions for all heads, or one for each
     scale     divide the logits by sqrt(d), which the paper does not
-    form      how it is computed, never what: one of `ops.FORMS`, or the best at hand ("auto")
+    backend   how it is computed, never what: a form of `saccade.ops.sasa.local_attention`, or the
+              best at hand ("auto")
     """
-
-    printed = "unfolded"  # the form that counts of multiplications refer to
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class StandAloneAttention(nn.Module):
         position: str = "relative",
         shared: bool = True,
         scale: bool = False,
-        form: str = "auto",
+        backend: str = "auto",
     ):
         super().__init__()
         out = dim if out is None else out
@@ -68,8 +67,9 @@ class StandAloneAttention(nn.Module):
             raise ValueError(
                 f"StandAloneAttention: position must be one of {POSITIONS}, got {position=}"
             )
-        if form not in ops.FORMS:
-            raise ValueError(f"StandAloneAttention: form must be one of {ops.FORMS}, got {form=}")
+        forms = ("auto", *ops.LOCAL_ATTENTION.forms)
+        if backend not in forms:
+            raise ValueError(f"StandAloneAttention: backend must be one of {forms}, got {backend=}")
         if position == "relative" and out // heads % 2:
             raise ValueError(
                 f"StandAloneAttention: relative positions need an even head width (half for rows, "
@@ -81,7 +81,7 @@ class StandAloneAttention(nn.Module):
                 f"row and column), got {dim=}"
             )
         self.heads, self.window, self.stride, self.border = heads, window, stride, border
-        self.position, self.form = position, form
+        self.position, self.backend = position, backend
         self.scale = (out // heads) ** -0.5 if scale else 1.0
         self.query = nn.Conv2d(dim, out, 1, bias=False)
         self.key = nn.Conv2d(dim, out, 1, bias=False) if content else None
@@ -105,15 +105,19 @@ class StandAloneAttention(nn.Module):
     def project(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None, Tensor]:
         if self.position == "absolute":
             x = x + sinusoids(x)
-        q, k, v = self._joined(x) or (
-            self.query(x), None if self.key is None else self.key(x), self.value(x)
-        )  # fmt: skip
+        projected = self._joined(x)
+        if projected is None:
+            k = None if self.key is None else self.key(x)
+            projected = self.query(x), k, self.value(x)
+        q, k, v = projected
         return q if self.scale == 1 else q * self.scale, k, v
 
-    def _joined(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor, Tensor] | None:
+    def _joined(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None, Tensor] | None:
         """All three by one product, which reads the map once; None where it cannot be."""
         query, key, value = self.query, self.key, self.value
         if not (pointwise(query) and pointwise(key) and pointwise(value)):
+            return None
+        if not untouched(x, query, key, value):
             return None
         pixels = x.permute(0, 2, 3, 1)
         if not fuses(pixels, query.weight.flatten(1)):
@@ -137,13 +141,15 @@ class StandAloneAttention(nn.Module):
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         q, k, v = self.project(x)
         y = ops.local_attention(
-            q, k, v, self.row, self.col, self.heads, self.window, self.border, self.form
+            q, k, v, self.row, self.col, self.heads, self.window, self.border, self.backend
         )
         return halve(y) if self.stride == 2 else y
 
 
 def halve(x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
     """The mean of each 2 x 2 pixels; of those that exist, at an odd end."""
+    if torch.compiler.is_exporting():  # a mode of ceilings would ask for the size's parity
+        return F.avg_pool2d(F.pad(x, (0, 1, 0, 1), mode="replicate"), 2)
     return F.avg_pool2d(x, 2, 2, ceil_mode=True, count_include_pad=False)
 
 

@@ -7,15 +7,13 @@ maximum over each block. Values know their place in the block, as the taps of a 
     p(a, b, m) = softmax over m of  (emb_row(a) + emb_col(b)) . nu^m                 (9)
 """
 
-from typing import cast
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.bare import bare, pointwise
 from saccade.layers.norm import is_scale_and_shift, scale_and_shift
+from saccade.layers.untouched import pointwise, readable, untouched
 from saccade.ops import sasa_block as ops
 from saccade.ops.sasa import BORDERS
 
@@ -40,6 +38,7 @@ class ConvStem(nn.Module):
         return self.pool(self.act(self.norm(self.conv(x))))
 
 
+@readable
 class Mixture(nn.Module):
     """A linear map that depends on a pixel's place in its block: eq. 8-9.
 
@@ -121,12 +120,14 @@ class AttentionStem(nn.Module):
                 f"AttentionStem: position must be 'relative' or 'none', got {position=}"
             )
         self.heads, self.side, self.border = heads, side, border
+        self.mixed = values == "mixture"
         self.query = nn.Conv2d(dim, out, 1, bias=False)
         self.key = nn.Conv2d(dim, out, 1, bias=False)
-        if values == "mixture":
+        if self.mixed:
             self.value: nn.Module = Mixture(dim, out, side, mixtures)
         else:
             self.value = nn.Conv2d(dim, out, side if values == "conv" else 1, bias=False)
+        self.reach = side - 1 if values == "conv" else 0  # pixels that a value sees beside its own
         self.row = self.col = None
         if position == "relative":
             shape = (2 * side - 1, out // heads // 2)
@@ -146,18 +147,17 @@ class AttentionStem(nn.Module):
     def values(
         self, x: Float[Tensor, "B C H W"], blocks: Float[Tensor, "B y x n C"]
     ) -> Float[Tensor, "B y x n D"]:
-        if isinstance(self.value, Mixture):
+        if self.mixed:
             return self.value(blocks)
-        reach = cast(nn.Conv2d, self.value).kernel_size[0] - 1
-        around = (reach // 2, reach - reach // 2)
+        around = (self.reach // 2, self.reach - self.reach // 2)
         return ops.cut(self.value(F.pad(x, around * 2)), self.side)
 
-    def letters(self) -> tuple[Tensor, Tensor, Tensor] | None:
+    def letters(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor, Tensor] | None:
         """Wq, Wk and Wv of every place, if those say all that is done to the image."""
         query, key, value = self.query, self.key, self.value
-        if not (pointwise(query) and pointwise(key)):
+        if not (pointwise(query) and pointwise(key) and untouched(x, query, key, value)):
             return None
-        if bare(value, Mixture) and value.form == "merged":
+        if isinstance(value, Mixture) and value.form == "merged":
             wv = value.merged()
         elif pointwise(value):
             wv = value.weight.flatten(1).expand(self.side**2, -1, -1)
@@ -165,39 +165,29 @@ class AttentionStem(nn.Module):
             return None
         return query.weight.flatten(1), key.weight.flatten(1), wv
 
-    def fuses(self, x: Float[Tensor, "B C H W"]) -> bool:
-        """Whether the kernel takes such an image."""
-        query = self.query
-        return pointwise(query) and ops.fuses(x, query.weight.flatten(1), self.heads, self.side)
-
     def attend(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
         """At the image's own resolution."""
-        mask = self.border == "mask"
-        letters = self.letters() if self.fuses(x) else None
+        mask, letters = self.border == "mask", self.letters(x)
         if letters is not None:
             return ops.attend(x, *letters, self.row, self.col, self.heads, mask)
-        blocks = ops.cut(x, self.side)
-        q, k = (F.linear(blocks, conv.weight.flatten(1)) for conv in (self.query, self.key))
-        v = self.values(x, blocks)
+        blocks, q, k = (ops.cut(t, self.side) for t in (x, self.query(x), self.key(x)))
         hidden = ops.outside(x, self.side) if mask else None
-        y = ops.block_attention(q, k, v, self.row, self.col, self.heads, hidden)
+        y = ops.block_attention(
+            q, k, self.values(x, blocks), self.row, self.col, self.heads, hidden
+        )  # fmt: skip
         return ops.join(y, *x.shape[2:])
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        at_once = self._at_once(x)
-        if at_once is not None:
-            return at_once
-        return F.max_pool2d(self.norm(self.attend(x)), self.side, ceil_mode=True)
+        letters = self.letters(x) if self._norm_is_affine(x) else None
+        if letters is not None:
+            return ops.maximum_of_blocks(
+                x, *letters, self.row, self.col, *scale_and_shift(self.norm),
+                self.heads, self.border == "mask",
+            )  # fmt: skip
+        return ops.maximum(self.norm(self.attend(x)), self.side)
 
-    def _at_once(self, x: Float[Tensor, "B C H W"]) -> Tensor | None:
-        """All of it by one kernel, where no gradient is to come and the norm is a mere scale."""
-        norm = self.norm
-        if torch.is_grad_enabled() or not (bare(norm, nn.BatchNorm2d) and is_scale_and_shift(norm)):
-            return None
-        letters = self.letters() if self.fuses(x) else None
-        if letters is None:
-            return None
-        return ops.maximum_of_blocks(
-            x, *letters, self.row, self.col, *scale_and_shift(norm),
-            self.heads, self.border == "mask",
-        )  # fmt: skip
+    def _norm_is_affine(self, x: Float[Tensor, "B C H W"]) -> bool:
+        """Whether no gradient is to come and the norm is a mere scale and shift."""
+        if torch.is_grad_enabled() or type(self.norm) is not nn.BatchNorm2d:
+            return False
+        return is_scale_and_shift(self.norm) and untouched(x, self.norm)

@@ -12,9 +12,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
+
+from saccade.ops.operator import transformed
 
 LEAST = 32  # pixels on a side
 
@@ -74,26 +76,42 @@ class Door(nn.Module):
         self.in_chans = in_chans
 
     def forward(self, image: Float[Tensor, "..."]) -> Float[Tensor, "B C H W"]:
-        if not torch.compiler.is_compiling():  # there, sizes may be symbols
-            self.check(tuple(image.shape))
-        return image.contiguous(memory_format=torch.channels_last)
+        return laid_out(image, self.in_chans)
 
     def check(self, shape: tuple[int, ...]) -> None:
-        if len(shape) != 4:
-            raise ValueError(
-                f"Backbone: an image batch has 4 axes (batch, channel, height, width), "
-                f"got {shape=}; try image[None] for a single image"
-            )
-        _, C, H, W = shape
-        if C != self.in_chans:
-            raise ValueError(
-                f"Backbone: this model reads {self.in_chans} channels, got {C}; "
-                f"convert the image or build the model with in_chans={C}"
-            )
-        if min(H, W) < LEAST:
-            raise ValueError(
-                f"Backbone: an image needs at least {LEAST}x{LEAST} pixels, got {H}x{W}; resize it"
-            )
+        """Raise ValueError for images of a shape that no backbone reads."""
+        check_image(shape, self.in_chans)
+
+
+def laid_out(image: Float[Tensor, "..."], in_chans: int) -> Float[Tensor, "B C H W"]:
+    """The images with their channels last in memory, if they can be read at all."""
+    if not torch.compiler.is_compiling():  # there, sizes may be symbols
+        check_image(tuple(image.shape), in_chans)
+    if transformed():  # torch.vmap knows no layout
+        return image
+    return image.contiguous(memory_format=torch.channels_last)
+
+
+fx.wrap("laid_out")  # one node to torch.fx
+
+
+def check_image(shape: tuple[int, ...], in_chans: int) -> None:
+    """Say what an image batch needs to be read."""
+    if len(shape) != 4:
+        raise ValueError(
+            f"Backbone: an image batch has 4 axes (batch, channel, height, width), "
+            f"got {shape=}; try image[None] for a single image"
+        )
+    _, C, H, W = shape
+    if C != in_chans:
+        raise ValueError(
+            f"Backbone: this model reads {in_chans} channels, got {C}; "
+            f"convert the image or build the model with in_chans={C}"
+        )
+    if min(H, W) < LEAST:
+        raise ValueError(
+            f"Backbone: an image needs at least {LEAST}x{LEAST} pixels, got {H}x{W}; resize it"
+        )
 
 
 class Backbone(nn.Module):

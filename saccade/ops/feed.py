@@ -4,28 +4,22 @@
     u = h * taps + shift      a depth-wise 3x3 (LinGlo's RP-CPE as one kernel), or u = h
     y = gelu(u) W2 + b2
 
-`plain` reads like that, and holds three maps as wide as h. Where `saccade.ops.native` has kernels
-that multiply faster than torch's library, all of it is one operator: h exists for a few rows at a
-time, or, for a backward to come, once.
+`composed` reads like that, and holds three maps as wide as h. `native` takes all of it at once,
+where the kernels multiply faster than torch's library: h exists for a few rows at a time, or, for a
+backward to come, once.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 
-from saccade.ops import native
-from saccade.ops.linear import pays
-from saccade.ops.native.feed import feed_forward as fused
-from saccade.ops.native.feed import supports
-from saccade.ops.second import transformed
-
-FEWEST = 32  # pixels for which it pays to lay out two matrices
+from saccade.ops.native.feed import NATIVE
+from saccade.ops.operator import Operator
 
 
-class Weights(NamedTuple):
+class FeedForwardWeights(NamedTuple):
     """The letters of the equation, each matrix as `nn.Linear` keeps it (out, in)."""
 
     w1: Float[Tensor, "J C"]
@@ -37,24 +31,58 @@ class Weights(NamedTuple):
 
 
 def feed_forward(
-    x: Float[Tensor, "B H W C"], w: Weights, tanh: bool = False
+    x: Float[Tensor, "B H W C"], w: FeedForwardWeights, tanh: bool = False, backend: str = "auto"
 ) -> Float[Tensor, "B H W D"]:
-    """By the fused kernel where there is one that takes such a call, else by `plain`."""
-    return fused(x, *w, tanh) if fuses(x, w.w1) else plain(x, w, tanh)
+    """Two linear layers around GELU (`tanh`: its other form) and, with `taps`, a depth-wise 3x3."""
+    return FEED_FORWARD(x, *w, tanh, backend=backend)
 
 
-def fuses(x: Float[Tensor, "B H W C"], w1: Float[Tensor, "J C"]) -> bool:
-    """Whether the kernel takes such a call, and is the faster way here."""
-    if torch.compiler.is_exporting() or transformed() or not supports(x, w1):
-        return False
-    B, H, W, _ = x.shape
-    return B * H * W >= FEWEST and native.available() and pays()
+fx.wrap("feed_forward")  # one node to torch.fx
 
 
-def plain(x: Float[Tensor, "B H W C"], w: Weights, tanh: bool = False) -> Float[Tensor, "B H W D"]:
-    """The same, equation by equation; `tanh` is GELU's other form."""
-    u = F.linear(x, w.w1, w.b1)
-    if w.taps is not None:
-        u = F.conv2d(u.permute(0, 3, 1, 2), w.taps, w.shift, padding=1, groups=len(w.taps))
+def composed(
+    x: Float[Tensor, "B H W C"],
+    w1: Float[Tensor, "J C"],
+    b1: Float[Tensor, "J"],
+    taps: Float[Tensor, "J 1 3 3"] | None,
+    shift: Float[Tensor, "J"] | None,
+    w2: Float[Tensor, "D J"],
+    b2: Float[Tensor, "D"],
+    tanh: bool,
+) -> Float[Tensor, "B H W D"]:
+    """The same, equation by equation."""
+    u = F.linear(x, w1, b1)
+    if taps is not None:
+        u = F.conv2d(u.permute(0, 3, 1, 2), taps, shift, padding=1, groups=len(taps))
         u = u.permute(0, 2, 3, 1)
-    return F.linear(F.gelu(u, approximate="tanh" if tanh else "none"), w.w2, w.b2)
+    return F.linear(F.gelu(u, approximate="tanh" if tanh else "none"), w2, b2)
+
+
+def _check(x, w1, b1, taps, shift, w2, b2, tanh) -> None:
+    J, C = w1.shape
+    fit = x.ndim == 4 and x.shape[-1] == C and w2.shape[1] == J
+    fit = fit and b1.shape == (J,) and b2.shape == w2.shape[:1]
+    fit = fit and (taps is None or taps.shape == (J, 1, 3, 3))
+    fit = fit and (shift is None or (taps is not None and shift.shape == (J,)))
+    present = [t for t in (x, w1, b1, taps, shift, w2, b2) if t is not None]
+    if not fit or any(t.device != x.device for t in present):
+        raise ValueError(
+            "feed_forward: x is B H W C, w1 J C, b1 J, taps J 1 3 3, shift J, w2 D J, b2 D, on one "
+            f"device, got {[tuple(t.shape) for t in present]} on {[str(t.device) for t in present]}"
+        )
+
+
+def _flops(x: Any, w1: Any, b1: Any, taps: Any, shift: Any, w2: Any, b2: Any, tanh: bool) -> int:
+    B, H, W, C = x
+    return 2 * B * H * W * w1[0] * (C + w2[0] + (9 if taps else 0))
+
+
+FEED_FORWARD = Operator(
+    "feed_forward",
+    plain={"composed": composed},
+    kernels={"native": NATIVE},
+    check=_check,
+    output=lambda x, w1, b1, taps, shift, w2, b2, tanh: x.new_empty(*x.shape[:3], len(w2)),
+    flops=_flops,
+    keeps=1,
+)

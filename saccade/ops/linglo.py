@@ -16,25 +16,20 @@ is `folded`, three products. Given G the layer is even *linear* in X:
 
     Y = X (Wv diag(G) U1 U2 + Wk U2) + (G * bv) U1 U2 + c
 
-is `collapsed`: one N x C x C product and one C x C x C product per image, neither K nor V. Where
-saccade.ops.native has kernels, the means come from one that reads X once, and all of `collapsed` is
-one operator.
+is `collapsed`: one N x C x C product and one C x C x C product per image, neither K nor V. `native`
+is `collapsed` by the C++ kernels: the means by one that reads X once, all of it as one operator.
 """
 
-from typing import Any, NamedTuple, no_type_check
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 
-from saccade.ops import native
-from saccade.ops.native.linglo import summary, supports
-from saccade.ops.native.linglo_layer import key_only as key_only_kernels
+from saccade.ops.native.linglo import NATIVE
+from saccade.ops.operator import Operator
 from saccade.ops.precision import autocasts, no_autocast, wide
-from saccade.ops.second import transformed
-
-FORMS = ("auto", "tokenwise", "folded", "collapsed")
 
 
 class Weights(NamedTuple):
@@ -51,10 +46,15 @@ class Weights(NamedTuple):
     b2: Float[Tensor, "C"]
 
 
-def key_only(x: Float[Tensor, "B N C"], w: Weights, form: str = "auto") -> Float[Tensor, "B N C"]:
+def key_only(
+    x: Float[Tensor, "B N C"], w: Weights, backend: str = "auto"
+) -> Float[Tensor, "B N C"]:
     """Gate every token with a saliency-weighted summary of the image, by the cheapest form."""
-    forms = {"tokenwise": tokenwise, "folded": folded, "collapsed": collapsed}
-    return forms[cheapest(*x.shape) if form == "auto" else form](x, w)
+    return KEY_ONLY(x, *w, backend=backend)
+
+
+fx.wrap("key_only")  # one node each to torch.fx
+fx.wrap("gated")
 
 
 def cheapest(B: int, N: int, C: int) -> str:
@@ -68,6 +68,7 @@ def cheapest(B: int, N: int, C: int) -> str:
     """
     if torch.compiler.is_exporting():
         return "collapsed"
+    B = max(B, 1)
     four, three, one = 4 * N, 3 * N + 3 * C / B, N + 1.5 * C + 3 * C / B
     if 1.1 * min(three, one) >= four:
         return "tokenwise"
@@ -78,8 +79,15 @@ def tokenwise(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     """The equation as printed, token by token: the reference, and the fast path on small maps."""
     k = F.linear(x, w.wk, w.bk)
     v = F.linear(x, w.wv, w.bv)
-    g = _per_head(weighted_sum(_attend(k, w.ws), k))  # B C
-    return F.linear(F.linear(g.to(v.dtype)[:, None] * v, w.u1, w.b1) + k, w.u2, w.b2)
+    return F.linear(F.linear(gated(k, v, F.linear(k, w.ws)), w.u1, w.b1) + k, w.u2, w.b2)
+
+
+def gated(
+    k: Float[Tensor, "B N C"], v: Float[Tensor, "B N C"], logits: Float[Tensor, "B N h"]
+) -> Float[Tensor, "B N C"]:
+    """G * V, of keys, values and K Ws."""
+    a = saliency(k, logits).mT  # B h N
+    return _per_head(weighted_sum(a, k)).to(v.dtype)[:, None] * v
 
 
 def folded(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
@@ -91,18 +99,17 @@ def folded(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
 
 def collapsed(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
     """The same function as one image-conditioned linear map, without K or V."""
-    if _native(x, w):
-        return key_only_kernels(x, *w)
     both = (w.u2 @ w.u1).mT  # U1 U2, as the equation writes it: (in, out)
     g = _context(x, w)
     m = (w.wv.mT * g[:, None]) @ both + (w.u2 @ w.wk).mT  # B C C
     bias = torch.addmm(_constant(w), g * w.bv, both)
-    return _mapped(x.to(m.dtype), m, bias.to(m.dtype))
+    return torch.baddbmm(bias.to(m.dtype)[:, None], x.to(m.dtype), m)
 
 
-def saliency(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N h"]:
-    """Where each head looks: non-negative, summing to one over the tokens."""
-    return _attend(x, w.ws @ w.wk).mT
+def saliency(k: Float[Tensor, "B N C"], logits: Float[Tensor, "B N h"]) -> Float[Tensor, "B N h"]:
+    """Where each head looks, of keys and K Ws: non-negative, summing to one over the tokens."""
+    scaled = logits.mT * (k.shape[-1] // logits.shape[-1]) ** -0.5  # softmax runs along memory
+    return torch.softmax(scaled, dim=-1, dtype=wide(scaled.dtype)).mT
 
 
 def weighted_sum(a: Float[Tensor, "B h N"], x: Float[Tensor, "B N C"]) -> Float[Tensor, "B h C"]:
@@ -111,25 +118,12 @@ def weighted_sum(a: Float[Tensor, "B h N"], x: Float[Tensor, "B N C"]) -> Float[
         return a @ x.to(a.dtype)
 
 
-def _attend(x: Float[Tensor, "B N C"], ws: Float[Tensor, "h C"]) -> Float[Tensor, "B h N"]:
-    h, C = ws.shape
-    logits = (ws * (C // h) ** -0.5) @ x.mT  # heads before tokens: the softmax runs along memory
-    return torch.softmax(logits, dim=-1, dtype=wide(logits.dtype))
-
-
 def _context(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B C"]:
     """G without K."""
     ask = w.ws @ w.wk
-    if _native(x, w):
-        mean = summary(x, ask * (ask.shape[1] // len(ask)) ** -0.5)
-    else:
-        mean = weighted_sum(_attend(x, ask), x)  # B h C
+    logits = (ask * (ask.shape[1] // len(ask)) ** -0.5) @ x.mT  # B h N: softmax along memory
+    mean = weighted_sum(torch.softmax(logits, dim=-1, dtype=wide(logits.dtype)), x)  # B h C
     return _per_head(F.linear(mean.to(w.wk.dtype), w.wk, w.bk))
-
-
-def _native(x: Float[Tensor, "B N C"], w: Weights) -> bool:
-    plain = torch.compiler.is_exporting() or transformed() or not supports(x)
-    return not plain and w.wk.dtype == x.dtype and native.available()
 
 
 def _constant(w: Weights) -> Float[Tensor, "C"]:
@@ -144,40 +138,47 @@ def _per_head(g: Float[Tensor, "B h C"]) -> Float[Tensor, "B C"]:
     return g.unflatten(2, (h, g.shape[2] // h)).diagonal(dim1=1, dim2=2).mT.flatten(1)
 
 
-# -- one linear map per image ---------------------------------------------------------------------
+# -- the operators --------------------------------------------------------------------------------
 
 
-def _mapped(
-    x: Float[Tensor, "B N C"], m: Float[Tensor, "B C D"], bias: Float[Tensor, "B D"]
-) -> Float[Tensor, "B N D"]:
-    plain = torch.compiler.is_exporting() or not torch.is_grad_enabled()
-    if plain or autocasts(x.device):
-        return torch.baddbmm(bias[:, None], x, m)
-    return _Mapped.apply(x, m, bias)
-
-
-@no_type_check  # tracers look into it, and cannot see through a checking wrapper
-class _Mapped(torch.autograd.Function):
-    """X M + bias. Its backward lays M's transpose out anew: few numbers, and a faster product."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, m: Tensor, bias: Tensor) -> Tensor:
-        return torch.baddbmm(bias[:, None], x, m)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple, output: Tensor) -> None:
-        x, m, _ = inputs
-        ctx.save_for_backward(x, m)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        (g,) = grad_outputs
-        x, m = ctx.saved_tensors
-        dx, dm, dbias = ctx.needs_input_grad
-        return (
-            torch.bmm(g, m.mT.contiguous()) if dx else None,
-            torch.bmm(x.mT, g) if dm else None,
-            g.sum(1) if dbias else None,
+def _check(x: Tensor, *letters: Tensor) -> None:
+    w = Weights(*letters)
+    C, h = x.shape[-1], len(w.ws)
+    square, line = (C, C), (C,)
+    shapes = Weights(square, line, square, line, (h, C), square, line, square, line)  # ty: ignore
+    fit = x.ndim == 3 and C % h == 0 and all(t.shape == s for t, s in zip(w, shapes, strict=True))
+    mixed = any(t.dtype != x.dtype for t in w) and not autocasts(x.device)
+    if not fit or mixed or any(t.device != x.device for t in w):
+        kinds = [f"{n} {tuple(t.shape)} {t.dtype}" for n, t in w._asdict().items()]
+        raise ValueError(
+            f"key_only: x is B N C, ws h C with h dividing C, the others C C or C, all of one "
+            f"dtype and device, got x {tuple(x.shape)} {x.dtype}, {', '.join(kinds)}"
         )
+
+
+def _flops(x: Any, *letters: Any) -> int:
+    """As printed: K, V, U1 and U2 of every token, the logits, each head's sum of its channels."""
+    (B, N, C), h = x, letters[4][0]
+    return 2 * B * N * C * (4 * C + h + 1)
+
+
+def _of(form: Any) -> Any:
+    def by_letters(
+        x: Tensor, wk: Tensor, bk: Tensor, wv: Tensor, bv: Tensor, ws: Tensor,
+        u1: Tensor, b1: Tensor, u2: Tensor, b2: Tensor,
+    ) -> Tensor:  # fmt: skip
+        return form(x, Weights(wk, bk, wv, bv, ws, u1, b1, u2, b2))
+
+    return by_letters
+
+
+KEY_ONLY = Operator(
+    "key_only",
+    plain={"collapsed": _of(collapsed), "tokenwise": _of(tokenwise), "folded": _of(folded)},
+    kernels={"native": NATIVE},
+    check=_check,
+    output=lambda x, *_: x.new_empty(x.shape),
+    flops=_flops,
+    keeps=5,
+    cheapest=lambda x, *_: cheapest(*x.shape),
+)

@@ -8,31 +8,30 @@ There is no 1/sqrt(d) in the equation. Where the window leaves the map, border="
 pixels in the softmax with key and value zero (logit q . r, as zero padding does) and
 border="mask" leaves them out.
 
-Five forms compute it. `unfolded` reads like the equation and copies all windows: k^2 times the
-memory of its input. `tiled` (saccade.ops.sasa_tiles) goes through small matrix products, part by
-part: fast, lean, and one operator to a compiler. `shifted` slides the map under itself and consists
-of few plain operators that hold for every size, which is what an exported graph needs. `native`
-(saccade.ops.native) is the C++ kernel, far the fastest on CPU, where it could be built; `triton`
-(saccade.ops.triton) is the kernel for GPUs.
+Forms: `shifted` slides the map under itself and consists of few plain operators that hold for
+every size: the reference, and what a portable graph holds. `unfolded` reads like the equation and
+copies all windows: k^2 times the memory of its input. `tiled` (saccade.ops.plain) goes through
+small matrix products, part by part. `native` is the C++ kernel, far the fastest on CPU, `triton`
+the one for GPUs.
 """
 
 import functools
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 
-from saccade.ops import native, triton
-from saccade.ops.native.sasa import local_attention as fused
-from saccade.ops.native.sasa import supports
+from saccade.ops.native.sasa import NATIVE
+from saccade.ops.operator import Operator
+from saccade.ops.plain.sasa import TILED
 from saccade.ops.precision import no_autocast, wide
-from saccade.ops.sasa_tiles import tiled
-from saccade.ops.second import transformed
+from saccade.ops.triton.sasa import TRITON
 
 BORDERS = ("zero", "mask")
-FORMS = ("auto", "unfolded", "tiled", "shifted", "native", "triton")
 
 
 def local_attention(
@@ -44,43 +43,17 @@ def local_attention(
     heads: int,
     window: int,
     border: str = "zero",
-    form: str = "auto",
+    backend: str = "auto",
 ) -> Float[Tensor, "B C H W"]:
     """Attend within k x k windows.
 
     Without `k` there is no content term, without `row` and `col` no position term. The tables hold
     one entry per offset, -(k//2) first, and are shared by the heads (r = 1) or their own (r = h).
     """
-    _check(q, row, col, heads, window, border, form)
-    if form == "auto":
-        form = _best(q, k, v, row, heads, window)
-    if form == "triton":
-        from saccade.ops.triton.sasa import local_attention as on_gpu
-
-        return on_gpu(q, k, v, row, col, heads, window, border)
-    forms = {"unfolded": unfolded, "tiled": tiled, "shifted": shifted, "native": fused}
-    return forms[form](q, k, v, row, col, heads, window, border)
+    return LOCAL_ATTENTION(q, k, v, row, col, heads, window, border, backend=backend)
 
 
-def _best(
-    q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None, heads: int, window: int
-) -> str:
-    """The fastest form that this call, this machine and this compiler can take.
-
-    Exporters and torch.func's transforms look into what they are given: plain operators for them.
-    """
-    if torch.compiler.is_exporting() or transformed():
-        return "shifted"
-    if k is None and row is None:
-        return "tiled"
-    if q.is_cuda and triton.available():
-        from saccade.ops.triton.sasa import supports as on_gpu
-
-        return "triton" if on_gpu(q, heads, window) else "tiled"
-    alike = all(t is None or t.dtype == q.dtype for t in (k, v))
-    if alike and supports(q, heads, window) and native.available():
-        return "native"
-    return "tiled"
+fx.wrap("local_attention")  # one node to torch.fx
 
 
 def unfolded(
@@ -150,7 +123,7 @@ def local_weights(
     at: Sequence[tuple[int, int]] | None = None,
 ) -> Float[Tensor, "B h n k k"]:
     """What the softmax gives: of n pixels (i, j), or of all of them in reading order."""
-    _check(q, row, col, heads, window, border)
+    _check(q, k, q, row, col, heads, window, border)
     (C, H, W), device = q.shape[1:], q.device
     if at is None:
         at = [(i, j) for i in range(H) for j in range(W)]
@@ -240,35 +213,57 @@ def _seen(H: int, W: int, window: int, border: str, device: torch.device) -> Boo
 
 def _check(
     q: Tensor,
+    k: Tensor | None,
+    v: Tensor,
     row: Tensor | None,
     col: Tensor | None,
     heads: int,
     window: int,
     border: str,
-    form: str = "auto",
 ) -> None:
-    C = q.shape[1]
+    here, C = "local_attention", q.shape[1]
+    if any(t is not None and (t.shape != q.shape or t.device != q.device) for t in (k, v)):
+        shapes = [None if t is None else (tuple(t.shape), str(t.device)) for t in (q, k, v)]
+        raise ValueError(f"{here}: q, k and v must have one shape and device, got {shapes}")
     if window < 1 or window % 2 == 0:
-        raise ValueError(f"local_attention: window must be odd, got {window=}; try {window + 1}")
+        raise ValueError(f"{here}: window must be odd, got {window=}; try {window + 1}")
     if heads < 1 or C % heads:
-        raise ValueError(f"local_attention: heads must divide the channels, got {C=} {heads=}")
+        raise ValueError(f"{here}: heads must divide the channels, got {C=} {heads=}")
     if border not in BORDERS:
-        raise ValueError(f"local_attention: border must be one of {BORDERS}, got {border=}")
-    if form not in FORMS:
-        raise ValueError(f"local_attention: form must be one of {FORMS}, got {form=}")
+        raise ValueError(f"{here}: border must be one of {BORDERS}, got {border=}")
     if (row is None) != (col is None):
-        raise ValueError("local_attention: row and col come together, got only one of them")
+        raise ValueError(f"{here}: row and col come together, got only one of them")
     if row is None or col is None:
         return
     d = C // heads
     if d % 2:
         raise ValueError(
-            f"local_attention: relative positions split a head into two halves, got head width "
+            f"{here}: relative positions split a head into two halves, got head width "
             f"{d} ({C=} {heads=}); choose heads so that {C} / heads is even"
         )
     for name, table in (("row", row), ("col", col)):
-        if table.shape not in ((1, window, d // 2), (heads, window, d // 2)):
+        shapes = (1, window, d // 2), (heads, window, d // 2)
+        if table.shape not in shapes or table.device != q.device:
             raise ValueError(
-                f"local_attention: {name} must be (1 or {heads}, {window}, {d // 2}), "
-                f"got {tuple(table.shape)}"
+                f"{here}: {name} must be (1 or {heads}, {window}, {d // 2}) on the maps' device, "
+                f"got {tuple(table.shape)} on {table.device}"
             )
+
+
+def _flops(q: Any, k: Any, v: Any, row: Any, col: Any, heads: int, window: int, border: str) -> int:
+    """q . k, q . r and the weighted sum: a multiplication and an addition per entry of each."""
+    return 2 * math.prod(q) * window**2 * (1 + (k is not None) + (row is not None))
+
+
+LOCAL_ATTENTION = Operator(
+    "local_attention",
+    plain={"shifted": shifted, "unfolded": unfolded},
+    kernels={"native": NATIVE, "triton": TRITON, "tiled": TILED},
+    check=_check,
+    output=lambda q, *_: torch.empty_like(q),
+    flops=_flops,
+    keeps=1,
+    tables=("row", "col"),
+    like_input=("q", "k", "v"),
+    autocast=True,
+)

@@ -5,32 +5,21 @@
 As in local attention, r = concat(row, col), now with 2s-1 offsets from -(s-1) to s-1. Maps come cut
 into blocks: B x (blocks down) x (blocks along) x (pixels of a block, in reading order) x channels.
 
-`attend` goes from the image to y, projections included: by the kernels of `saccade.ops.native`
-where they take such a call, else by `plain`.
+`attend` goes from the image to y, projections included, and `maximum_of_blocks` on to the norm and
+the maximum of each block: each one operator where the C++ kernels take it.
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 
-from saccade.ops import native
-from saccade.ops.native.sasa_block import attend_blocks, maximum_of_blocks, supports
-from saccade.ops.precision import no_autocast, wide
-from saccade.ops.second import transformed
-
-__all__ = [
-    "attend", "block_attention", "cut", "fuses", "join", "maximum_of_blocks", "outside", "plain",
-]  # fmt: skip
-
-
-def fuses(x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], heads: int, side: int) -> bool:
-    """Whether the kernel takes such a call."""
-    if torch.compiler.is_exporting() or transformed() or not supports(x, wq, heads, side):
-        return False
-    return native.available()
+from saccade.ops.native.sasa_block import MAXIMUM_NATIVE, NATIVE
+from saccade.ops.operator import Operator
+from saccade.ops.precision import autocasts, no_autocast, wide
 
 
 def attend(
@@ -42,16 +31,37 @@ def attend(
     col: Float[Tensor, "t half"] | None,
     heads: int,
     mask: bool,
+    backend: str = "auto",
 ) -> Float[Tensor, "B D H W"]:
     """y at every pixel of the image; values have a matrix for each of the n places of a block.
 
     `mask` leaves out what lies outside the image, which else counts with k = v = 0.
     """
-    form = attend_blocks if fuses(x, wq, heads, math.isqrt(len(wv))) else plain
-    return form(x, wq, wk, wv, row, col, heads, mask)
+    return ATTEND_BLOCKS(x, wq, wk, wv, row, col, heads, mask, backend=backend)
 
 
-def plain(
+def maximum_of_blocks(
+    x: Float[Tensor, "B C H W"],
+    wq: Float[Tensor, "D C"],
+    wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"],
+    row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None,
+    scale: Float[Tensor, "D"],
+    shift: Float[Tensor, "D"],
+    heads: int,
+    mask: bool,
+    backend: str = "auto",
+) -> Float[Tensor, "B D h w"]:
+    """The maximum of y scale + shift over each block."""
+    return MAXIMUM_OF_BLOCKS(x, wq, wk, wv, row, col, scale, shift, heads, mask, backend=backend)
+
+
+fx.wrap("attend")  # one node each to torch.fx
+fx.wrap("maximum_of_blocks")
+
+
+def composed(
     x: Float[Tensor, "B C H W"],
     wq: Float[Tensor, "D C"],
     wk: Float[Tensor, "D C"],
@@ -68,6 +78,13 @@ def plain(
     v = torch.einsum("byxnc,ndc->byxnd", blocks, wv)
     hidden = outside(x, side) if mask else None
     return join(block_attention(q, k, v, row, col, heads, hidden), *x.shape[2:])
+
+
+def maximum(y: Float[Tensor, "B D H W"], side: int) -> Float[Tensor, "B D h w"]:
+    """The maximum over each block; of the pixels that exist, at the end of the map."""
+    if torch.compiler.is_exporting():  # a mode of ceilings would ask whether blocks fit
+        return F.max_pool2d(F.pad(y, (0, side - 1, 0, side - 1), mode="replicate"), side)
+    return F.max_pool2d(y, side, ceil_mode=True)
 
 
 def outside(x: Float[Tensor, "B C H W"], side: int) -> Bool[Tensor, "y x n"]:
@@ -129,3 +146,76 @@ def _between(row: Float[Tensor, "t half"], col: Float[Tensor, "t half"]) -> Floa
     rows = row[offset][:, None, :, None].expand(-1, side, -1, side, -1)
     cols = col[offset][None, :, None, :].expand(side, -1, side, -1, -1)
     return torch.cat((rows, cols), 4).flatten(2, 3).flatten(0, 1)
+
+
+# -- the operators --------------------------------------------------------------------------------
+
+
+def _composed_maximum(
+    x: Float[Tensor, "B C H W"],
+    wq: Float[Tensor, "D C"],
+    wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"],
+    row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None,
+    scale: Float[Tensor, "D"],
+    shift: Float[Tensor, "D"],
+    heads: int,
+    mask: bool,
+) -> Float[Tensor, "B D h w"]:
+    y = attend(x, wq, wk, wv, row, col, heads, mask)
+    return maximum(y * scale[:, None, None] + shift[:, None, None], math.isqrt(len(wv)))
+
+
+def _check(x, wq, wk, wv, row, col, *rest) -> None:
+    (D, C), side, (*affine, heads, _) = wq.shape, math.isqrt(len(wv)), rest
+    fit = x.ndim == 4 and x.shape[1] == C and wk.shape == wq.shape and wv.shape[1:] == (D, C)
+    fit = fit and side * side == len(wv) and heads > 0 and D % heads == 0
+    fit = fit and (row is None) == (col is None) and all(t.shape == (D,) for t in affine)
+    table = 2 * side - 1, D // max(heads, 1) // 2
+    fit = fit and all(t is None or t.shape == table for t in (row, col))
+    present = [t for t in (x, wq, wk, wv, row, col, *affine) if t is not None]
+    mixed = any(t.dtype != x.dtype for t in present) and not autocasts(x.device)
+    if not fit or mixed or any(t.device != x.device for t in present):
+        kinds = [f"{tuple(t.shape)} {t.dtype} {t.device}" for t in present]
+        raise ValueError(
+            f"attend_blocks: x is B C H W, wq and wk D C, wv s^2 D C, row and col 2s-1 d/2, of one "
+            f"dtype and device, got {', '.join(kinds)} {heads=}"
+        )
+
+
+def _output(x, wq, *_) -> Tensor:
+    B, _, H, W = x.shape
+    return x.new_empty(B, H, W, len(wq)).permute(0, 3, 1, 2)
+
+
+def _maximum_output(x, wq, wk, wv, *_) -> Tensor:
+    (B, _, H, W), side = x.shape, math.isqrt(len(wv))
+    down, along = ((n + side - 1) // side for n in (H, W))
+    return x.new_empty(B, down, along, len(wq)).permute(0, 3, 1, 2)
+
+
+def _flops(x: Any, wq: Any, wk: Any, wv: Any, row: Any, *_: Any) -> int:
+    """Projections, q . k, q . r and the sums; blocks that reach over the end count whole."""
+    (B, C, H, W), n = x, wv[0]
+    side = math.isqrt(n)
+    pixels = B * n * (-(-H // side)) * (-(-W // side))
+    return 2 * pixels * wq[0] * (3 * C + n * (2 if row is None else 3))
+
+
+ATTEND_BLOCKS = Operator(
+    "attend_blocks",
+    plain={"composed": composed},
+    kernels={"native": NATIVE},
+    check=_check,
+    output=_output,
+    flops=_flops,
+)
+MAXIMUM_OF_BLOCKS = Operator(
+    "maximum_of_blocks",
+    plain={"composed": _composed_maximum},
+    kernels={"native": MAXIMUM_NATIVE},
+    check=_check,
+    output=_maximum_output,
+    flops=_flops,
+)

@@ -1,8 +1,13 @@
-"""Which backend computes window attention here, and why: one line per kind of device."""
+"""Which backends compute what here, and why, in lines to print."""
 
 from saccade.ops import native, triton
+from saccade.ops.operator import OPERATORS
 
 
 def backends() -> list[str]:
-    """Lines such as "cpu: C++ kernels, avx2 (built on install)"; the first call may build them."""
-    return [f"cpu: {native.where()}", f"cuda: {triton.where()}"]
+    """The kernels of each kind of device, then the forms of every operator, the preferred first.
+
+    Lines such as "cpu: C++ kernels, avx2 (built on install)"; the first call may build them.
+    """
+    devices = [f"cpu: {native.where()}", f"cuda: {triton.where()}"]
+    return devices + [f"{op.name}: {', '.join(op.ready())}" for op in OPERATORS.values()]

@@ -4,7 +4,7 @@ import torch
 from saccade.bench import qna
 from saccade.bench.peer import Shape, count, on_meta
 from saccade.layers.window import WindowAttention
-from saccade.ops.native.qna import aggregate as fused
+from saccade.ops.qna import aggregate
 
 
 @pytest.mark.parametrize("layer", [False, True], ids=["operator", "layer"])
@@ -34,7 +34,7 @@ def test_what_sasa_refuses_is_left_out():
 def test_work_is_that_of_the_registered_formula():
     found = qna.peers(Shape(2, 9, 13, 8, 2), window=5)
     inputs = on_meta(found["qna"].inputs)
-    assert found["walked"].work == count(lambda *t: fused(*t, 1, 2), inputs, train=False)
+    assert found["walked"].work == count(lambda *t: aggregate(*t, 1, 2), inputs, train=False)
     assert found["walked"].work.flops > 0
 
 

@@ -4,7 +4,7 @@ import torch
 from saccade.bench import sasa
 from saccade.bench.peer import Shape, count, on_meta
 from saccade.ops.native import build
-from saccade.ops.native.sasa import local_attention as fused
+from saccade.ops.sasa import local_attention
 
 SAME = ("tiled", "halo", "shifts", "unfold")
 
@@ -57,7 +57,7 @@ def test_where_flex_cannot_run_it_says_why(monkeypatch):
 def test_work_is_that_of_the_registered_formula():
     found = sasa.peers(Shape(2, 9, 13, 8, 2), window=5)
     inputs = on_meta(found["sasa"].inputs)
-    assert found["unfold"].work == count(lambda *t: fused(*t, 2, 5), inputs, train=False)
+    assert found["unfold"].work == count(lambda *t: local_attention(*t, 2, 5), inputs, train=False)
     assert found["sasa"].work.flops == 3 * 2 * (2 * 9 * 13 * 8) * 5**2
 
 

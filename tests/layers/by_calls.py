@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.block import FeedForward
-from saccade.layers.conv import Conv1x1, Conv3x3
+from saccade.layers.conv import Conv1x1, Conv3x3, ProductConv2d
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import RPCPE
@@ -210,7 +210,7 @@ def dot_product(layer: nn.Module, x: Tensor) -> Tensor:
 def convolution(layer: nn.Module, x: Tensor) -> Tensor:
     """The module inside, called, but computing as torch's own class does."""
     inner = layer[0]
-    if type(inner) in (Conv1x1, Conv3x3) and "forward" not in vars(inner):
+    if type(inner) is ProductConv2d and "forward" not in vars(inner):
         inner.forward = partial(nn.Conv2d.forward, inner)
     return inner(x)
 

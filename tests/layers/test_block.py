@@ -1,4 +1,5 @@
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from torch.autograd import forward_ad
 
 from saccade.layers.block import Block, FeedForward, SEBasicBlock
 from saccade.layers.position import RPCPE
-from saccade.ops import feed
+from saccade.ops import feed, native
 
 
 def test_block_is_two_residual_halves():
@@ -83,7 +84,9 @@ def _replaced(ffn):
 @pytest.mark.parametrize("kind", kinds())
 @pytest.mark.parametrize("pays", [True, False])
 def test_it_is_its_parts(kind, pays, monkeypatch):
-    monkeypatch.setattr(feed, "pays", lambda: pays)
+    ready = (lambda: True) if pays and native.available() else (lambda: False)
+    kernel = replace(feed.FEED_FORWARD.kernels["native"], ready=ready)
+    monkeypatch.setitem(feed.FEED_FORWARD.kernels, "native", kernel)
     torch.manual_seed(0)
     ffn = kinds()[kind]
     other = copy.deepcopy(ffn)
@@ -98,8 +101,7 @@ def test_it_is_its_parts(kind, pays, monkeypatch):
 
 @pytest.mark.parametrize("part", ["widen", "act", "position", "narrow"])
 @pytest.mark.parametrize("hook", ["forward_hook", "full_backward_hook"])
-def test_a_hook_on_a_part_is_called(part, hook, monkeypatch):
-    monkeypatch.setattr(feed, "pays", lambda: True)
+def test_a_hook_on_a_part_is_called(part, hook):
     ffn, seen = FeedForward(8, 32, RPCPE(32)), []
     getattr(getattr(ffn, part), f"register_{hook}")(lambda *_: seen.append(1))
     ffn(torch.randn(2, 9, 7, 8)).sum().backward()

@@ -15,7 +15,7 @@ def test_forms_are_the_same_layer():
     layer = KeyOnlyAttention(32, 4).double()
     x = torch.randn(2, 9, 9, 32, dtype=torch.float64)
     outputs = []
-    for layer.form in ("auto", "tokenwise", "folded", "collapsed"):
+    for layer.backend in ("auto", "tokenwise", "folded", "collapsed"):
         outputs.append(layer(x))
     for y in outputs[1:]:
         torch.testing.assert_close(y, outputs[0], rtol=1e-12, atol=1e-12)
@@ -45,6 +45,6 @@ def test_heads_must_divide_dim(dim, heads):
         KeyOnlyAttention(dim, heads)
 
 
-def test_unknown_form():
-    with pytest.raises(ValueError, match="form must be one of"):
-        KeyOnlyAttention(8, 2, form="fast")
+def test_unknown_backend():
+    with pytest.raises(ValueError, match="backend must be 'auto' or one of"):
+        KeyOnlyAttention(8, 2, backend="fast")

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from saccade.layers.sasa import StandAloneAttention, halve, sinusoids
+from saccade.ops.operator import use_backend
 from tests.ops.test_sasa import loops
 
 exact = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
@@ -39,14 +40,14 @@ def layer_of(golden):
     return layer, places
 
 
-@pytest.mark.parametrize("form", ["unfolded", "tiled", "shifted"])
-def test_golden_values(shared, form):
+@pytest.mark.parametrize("backend", ["auto", "unfolded", "tiled", "shifted"])
+def test_golden_values(shared, backend):
     files = sorted((shared / "golden" / "sasa").glob("local_*.npz"))
     assert files
     for file in files:
         golden = dict(np.load(file))
         layer, places = layer_of(golden)
-        layer.form = form
+        layer.backend = backend
         x = torch.from_numpy(golden["x"]).requires_grad_()
         y = layer(x)
         exact(y, torch.from_numpy(golden["y"]))
@@ -161,7 +162,7 @@ def test_begins_with_logits_of_the_size_of_the_input():
         ({"border": "reflect"}, "border must be one of .* got border='reflect'"),
         ({"position": "learned"}, "position must be one of .* got position='learned'"),
         ({"stride": 3}, "stride must be 1 or 2, got stride=3"),
-        ({"form": "fast"}, "form must be one of"),
+        ({"backend": "fast"}, "backend must be one of"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(options, says):
@@ -189,6 +190,9 @@ def test_exports_for_every_size_in_plain_operators(options, untyped):
         for shape in [(1, 8, 3, 4), (3, 8, 17, 8)]:
             x = torch.randn(shape)
             torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
+        with use_backend("plain"):
+            program = torch.export.export(layer, (torch.randn(2, 8, 9, 12),), dynamic_shapes=shapes)
+        torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
     spaces = {str(node.target).split(".")[0] for node in program.graph.nodes}
     assert "saccade" not in spaces
 

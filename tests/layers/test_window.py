@@ -2,7 +2,9 @@ import pytest
 import torch
 
 from saccade.layers import flax, window
-from saccade.layers.window import WindowAttention, tiled, untiled
+from saccade.layers.window import WindowAttention
+from saccade.ops import window as ops
+from saccade.ops.window import tiled, untiled
 
 
 def layer_of(dim=8, heads=2, side=4):
@@ -68,7 +70,7 @@ def test_weights_are_a_softmax_over_the_window():
     assert p.shape == (2, 2, 16, 16)
     torch.testing.assert_close(p.sum(-1), torch.ones_like(p[..., 0]))
     assert not p[1, :, :, 8:].any()  # the second window reaches beyond the map
-    z = p @ layer.split(x)[0][2]
+    z = p @ ops._split(layer.qkv(x), layer.table, layer.window)[0][2]
     y = untiled(z.transpose(1, 2).flatten(2), 6, 4, 4, 4)
     torch.testing.assert_close(layer(x), layer.mix(y))
 

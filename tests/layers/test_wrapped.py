@@ -406,4 +406,7 @@ def test_torchao_int8(name, config):
     assert linears
     assert all(type(m.weight.data) is not torch.Tensor for m in linears)
     assert 0 < error(coded(x), base) < 0.15
-    assert error(coded(x), case.by_calls(coded, x)) < 1e-3
+    # Activations are coded on the way: what rounds to the other side moves by a step of 8 bits.
+    assert error(coded(x), case.by_calls(coded, x)) < (
+        1e-3 if config is Int8WeightOnlyConfig else 2e-2
+    )

@@ -1,18 +1,19 @@
 """The feed-forward by its equation in plain loops, and which form a call takes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from saccade.ops import feed, native
-from saccade.ops.feed import Weights, feed_forward, plain
+from saccade.ops import native
+from saccade.ops.feed import FEED_FORWARD, FeedForwardWeights, composed, feed_forward
 from saccade.ops.native import feed as kernel
 
 
 def letters(C, J, D, taps=True, dtype=torch.float32):
     """Parameters that neither saturate GELU nor leave it linear."""
-    return Weights(
+    return FeedForwardWeights(
         torch.randn(J, C, dtype=dtype) / C**0.5,
         torch.randn(J, dtype=dtype) * 0.3,
         torch.randn(J, 1, 3, 3, dtype=dtype) / 3 if taps else None,
@@ -56,8 +57,9 @@ def test_both_forms_are_the_equation(taps, tanh):
     torch.manual_seed(0)
     x, w = torch.randn(2, 4, 5, 6, dtype=torch.float64), letters(6, 16, 3, taps, torch.float64)
     want = looped(x, w, tanh)
-    torch.testing.assert_close(plain(x, w, tanh), want, rtol=1e-12, atol=1e-12)
-    got = feed_forward(x.float(), Weights(*(None if t is None else t.float() for t in w)), tanh)
+    torch.testing.assert_close(composed(x, *w, tanh), want, rtol=1e-12, atol=1e-12)
+    w = FeedForwardWeights(*(None if t is None else t.float() for t in w))
+    got = feed_forward(x.float(), w, tanh)
     torch.testing.assert_close(got.double(), want, rtol=1e-5, atol=1e-5)
 
 
@@ -65,25 +67,31 @@ def test_gradcheck_of_the_plain_form():
     torch.manual_seed(0)
     x, w = torch.randn(1, 3, 4, 2, dtype=torch.float64), letters(2, 4, 3, dtype=torch.float64)
     tensors = [t.requires_grad_() for t in (x, *w)]
-    assert torch.autograd.gradcheck(lambda x, *w: plain(x, Weights(*w)), tensors)
+    assert torch.autograd.gradcheck(lambda *tensors: composed(*tensors, False), tensors)
 
 
 @pytest.mark.skipif(not native.available(), reason=native.where())
 def test_who_takes_which_call(monkeypatch):
-    monkeypatch.setattr(feed, "pays", lambda: True)
-    x, w1 = torch.randn(1, 8, 8, 4), torch.randn(16, 4)
-    assert feed.fuses(x, w1)
-    assert not feed.fuses(x.double(), w1.double())
-    assert not feed.fuses(x, torch.randn(20, 4))  # no whole vectors
-    assert not feed.fuses(x[:, :1], w1)  # not worth laying out matrices
-    assert not feed.fuses(x.to("meta"), w1.to("meta"))
+    fast = replace(FEED_FORWARD.kernels["native"], ready=lambda: True)
+    monkeypatch.setitem(FEED_FORWARD.kernels, "native", fast)
+
+    def fuses(x, w):
+        return FEED_FORWARD.choose((x, *w, False)) == "native"
+
+    x, w = torch.randn(1, 8, 8, 4), letters(4, 16, 4)
+    assert fuses(x, w)
+    assert not fuses(x.double(), [t.double() for t in w])
+    assert not fuses(x, letters(4, 20, 4))  # no whole vectors
+    assert not fuses(x[:, :1], w)  # not worth laying out matrices
+    assert not fuses(x.to("meta"), [t.to("meta") for t in w])
+    assert not fuses(x, w._replace(b1=w.b1.double()))
     with torch.autocast("cpu", torch.bfloat16):
-        assert not feed.fuses(x, w1)
+        assert not fuses(x, w)
     seen = []
-    torch.func.vmap(lambda t: seen.append(feed.fuses(t[None], w1)) or t)(x)
+    torch.func.vmap(lambda t: seen.append(fuses(t[None], w)) or t)(x)
     assert seen == [False]
-    monkeypatch.setattr(feed, "pays", lambda: False)
-    assert not feed.fuses(x, w1)
+    monkeypatch.setitem(FEED_FORWARD.kernels, "native", replace(fast, ready=lambda: False))
+    assert not fuses(x, w)
 
 
 @pytest.mark.skipif(not native.available(), reason=native.where())
@@ -93,4 +101,4 @@ def test_the_dispatcher_calls_the_kernel(monkeypatch):
     monkeypatch.setattr(kernel, "run", lambda name, call: (called.append(name), run(name, call)))
     x, w = torch.randn(1, 8, 8, 4), letters(4, 16, 4)
     feed_forward(x, w)
-    assert bool(called) == feed.fuses(x, w.w1)
+    assert bool(called) == (FEED_FORWARD.choose((x, *w, False)) == "native")

@@ -1,25 +1,24 @@
-"""QnA's three forms against the equation in plain loops, and against each other."""
+"""QnA's forms against the equation in plain loops, and against each other."""
 
 import math
+from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.bench import peak_memory
-from saccade.ops import native, qna, triton
+from saccade.ops import operator, qna
+from saccade.ops.operator import use_backend
 
-FORMS = {
-    "aggregate": qna.aggregate,
-    "walked": qna.walked,
-    "unrolled": qna.unrolled,
-    "convolved": qna.convolved,
-}
-every_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS.keys())
+FORMS = ("auto", "walked", "unrolled", "convolved")
+every_form = pytest.mark.parametrize("form", FORMS)
+walked = partial(qna.aggregate, backend="walked")
 
 
 def by_loops(s, v, rpe, ws, stride, padding, fold=True):
@@ -71,10 +70,10 @@ GEOMETRIES = [  # H, W, k, stride, padding, L
 def test_every_form_is_the_equation(form, H, W, k, stride, padding, L):
     s, v, rpe, ws = case(H=H, W=W, k=k, L=L)
     expected = by_loops(s, v, rpe, ws, stride, padding)
-    z = form(s, v, rpe, ws, stride, padding)
+    z = qna.aggregate(s, v, rpe, ws, stride, padding, backend=form)
     assert z.shape == expected.shape
     assert relative(z, expected) < 1e-14
-    apart = form(s, v, rpe, None, stride, padding, fold=False)
+    apart = qna.aggregate(s, v, rpe, None, stride, padding, fold=False, backend=form)
     assert relative(apart, by_loops(s, v, rpe, None, stride, padding, fold=False)) < 1e-14
 
 
@@ -88,14 +87,17 @@ def test_the_walk_is_the_equation_for_any_shape(H, W, k, stride, L, h, d, B):
     torch.manual_seed(0)
     s, v, rpe, ws = case(B, H, W, L, h, d, k)
     z = qna.aggregate(s, v, rpe, ws, stride, k // 2)
-    assert relative(z, by_loops(s, v, rpe, ws, stride, k // 2)) < 1e-14
+    expected = by_loops(s, v, rpe, ws, stride, k // 2)
+    assert relative(z, expected) < 1e-14
+    assert relative(walked(s, v, rpe, ws, stride, k // 2), expected) < 1e-14
 
 
+@pytest.mark.parametrize("form", [qna.aggregate, walked])
 @pytest.mark.parametrize(("H", "W", "k", "stride", "padding", "L"), GEOMETRIES)
 @pytest.mark.parametrize("fold", [True, False])
-def test_gradients_are_those_of_the_plain_form(H, W, k, stride, padding, L, fold):
+def test_gradients_are_those_of_the_plain_form(H, W, k, stride, padding, L, fold, form):
     inputs = case(H=H, W=W, k=k, L=L, grad=True)
-    y, expected = (f(*inputs, stride, padding, fold) for f in (qna.aggregate, qna.unrolled))
+    y, expected = (f(*inputs, stride, padding, fold) for f in (form, qna.unrolled))
     g = torch.randn_like(y)
     pairs = zip(
         torch.autograd.grad(y, inputs, g), torch.autograd.grad(expected, inputs, g), strict=True
@@ -104,12 +106,13 @@ def test_gradients_are_those_of_the_plain_form(H, W, k, stride, padding, L, fold
         assert (ours - theirs).abs().max() < 1e-14 * g.abs().max() * k * k * H * W
 
 
+@pytest.mark.parametrize("form", [qna.aggregate, walked])
 @pytest.mark.parametrize("fold", [True, False])
-def test_first_and_second_derivatives(fold):
+def test_first_and_second_derivatives(fold, form):
     inputs = case(H=2, W=3, L=2, h=1, d=1, grad=True)
 
     def f(*inputs):
-        return qna.aggregate(*inputs, 2, 1, fold)
+        return form(*inputs, 2, 1, fold)
 
     assert torch.autograd.gradcheck(f, inputs)
     assert torch.autograd.gradgradcheck(f, inputs, fast_mode=True)
@@ -132,19 +135,20 @@ def far_apart(kind):
 
 
 @pytest.mark.parametrize("kind", ["halves", "noise", "bias"])
-@pytest.mark.parametrize("form", [qna.aggregate, qna.unrolled])
+@pytest.mark.parametrize("form", [qna.aggregate, walked, qna.unrolled])
 def test_scores_of_ten_thousand_are_right_in_fp32(kind, form):
     s, v, rpe, ws = far_apart(kind)
     expected = by_loops(s, v, rpe, ws, 1, 1)
     assert relative(form(s, v, rpe, ws, 1, 1).double(), expected) < 2e-6
 
 
+@pytest.mark.parametrize("form", [qna.aggregate, walked])
 @pytest.mark.parametrize("kind", ["halves", "noise"])
-def test_their_gradients_are_right_too(kind):
+def test_their_gradients_are_right_too(kind, form):
     narrow = [t.requires_grad_() for t in far_apart(kind)]
     wide = [t.detach().double().requires_grad_() for t in narrow]
     g = torch.randn(1, 6, 8, 2, 4)
-    ours = torch.autograd.grad(qna.aggregate(*narrow, 1, 1), narrow, g)
+    ours = torch.autograd.grad(form(*narrow, 1, 1), narrow, g)
     exact = torch.autograd.grad(qna.unrolled(*wide, 1, 1), wide, g.double())
     for a, b in zip(ours, exact, strict=True):
         assert (a.double() - b).abs().max() <= 5e-6 * max(b.abs().max(), 1)
@@ -166,7 +170,7 @@ def test_low_precision_in_full_precision_sums(dtype, spread):
     assert (z.double() - exact).abs().max() <= torch.finfo(dtype).eps * exact.abs().max()
     with torch.autocast("cpu", torch.bfloat16):
         again = qna.aggregate(s, v, rpe, ws, 1, 3)
-    assert torch.equal(again, z)
+    assert torch.equal(again, qna.aggregate(s.bfloat16(), v.bfloat16(), rpe, ws, 1, 3))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -214,13 +218,14 @@ def held(form, k):
 
 def test_memory_does_not_grow_with_the_window():
     """Keys, windows, attention maps: nothing of size k^2 is ever held."""
-    small, large = held(qna.aggregate, 3), held(qna.aggregate, 9)
-    tables = 9 * 9 * 2 * 4 * 4  # what is asked for per place of a window grows, of course
-    for a, b in zip(small, large, strict=True):
-        assert b <= 1.02 * a + 8 * tables
     grown = held(qna.unrolled, 9)  # the same measurement sees a form that does hold them
     assert all(b > 4 * a for a, b in zip(held(qna.unrolled, 3)[1:], grown[1:], strict=True))
-    assert all(a < b / 4 for a, b in zip(large[1:], grown[1:], strict=True))
+    tables = 9 * 9 * 2 * 4 * 4  # what is asked for per place of a window grows, of course
+    for form in (qna.aggregate, walked):
+        small, large = held(form, 3), held(form, 9)
+        for a, b in zip(small, large, strict=True):
+            assert b <= 1.02 * a + 8 * tables
+        assert all(a < b / 4 for a, b in zip(large[1:], grown[1:], strict=True))
 
 
 def test_memory_does_not_grow_with_queries_as_values_do():
@@ -230,21 +235,12 @@ def test_memory_does_not_grow_with_queries_as_values_do():
         inputs = case(2, 40, 40, L, 2, 32, 3, torch.float32)
         return peak_memory(lambda: form(*inputs, 1, 1))
 
-    assert peak(qna.aggregate, 4) < 1.5 * peak(qna.aggregate, 1)
+    for form in (qna.aggregate, walked):
+        assert peak(form, 4) < 1.5 * peak(form, 1)
     assert peak(qna.convolved, 4) > 3 * peak(qna.convolved, 1)
 
 
 # -- an operator like any other --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("fold", [True, False])
-def test_opcheck(fold, untyped):
-    s, v, rpe, ws = case(k=3)
-    inputs = s, v.transpose(1, 2).contiguous().transpose(1, 2), rpe, ws  # strides are kept, too
-    z, m, inverse = torch.ops.saccade.qna(*inputs, 2, 1, fold)
-    torch.library.opcheck(torch.ops.saccade.qna, (*inputs, 2, 1, fold))
-    backward = (torch.randn_like(z), *inputs, m, inverse, 2, 1, fold)
-    torch.library.opcheck(torch.ops.saccade.qna_backward, backward)
 
 
 @pytest.mark.parametrize("which", range(4))
@@ -281,11 +277,15 @@ def test_export_holds_for_every_size(stride, untyped):
     free = dict.fromkeys(range(3), torch.export.Dim.DYNAMIC)
     inputs = tuple(case(2, 8, 9))
     program = torch.export.export(Layer(), inputs, dynamic_shapes=(free, free, None, None))
-    assert not any("saccade" in str(node.target) for node in program.graph.nodes)
+    with use_backend("plain"):
+        portable = torch.export.export(Layer(), inputs, dynamic_shapes=(free, free, None, None))
+    assert not any("saccade" in str(node.target) for node in portable.graph.nodes)
+    assert any("saccade.aggregate" in str(node.target) for node in program.graph.nodes)
     for size in [(1, 4, 5), (3, 12, 7)]:
         s, v, _, _ = case(*size)
         expected = qna.aggregate(s, v, *inputs[2:], stride, 1)
         torch.testing.assert_close(program.module()(s, v, *inputs[2:]), expected)
+        torch.testing.assert_close(portable.module()(s, v, *inputs[2:]), expected)
 
 
 def test_the_counter_sees_it():
@@ -293,10 +293,10 @@ def test_the_counter_sees_it():
         inputs = case(2, 8, 8, 2, 4, 16, 3)
     with FlopCounterMode(display=False) as counter:
         qna.aggregate(*inputs, 2, 1)
-    assert counter.get_total_flops() == 2 * (2 * 4 * 4) * 9 * 4 * (16 + 2)
+    assert counter.get_total_flops() == 2 * (2 * 4 * 4) * 9 * 4 * 2 * (16 + 1)
     with FlopCounterMode(display=False) as counter:
         qna.aggregate(*inputs, 2, 1, fold=False)
-    assert counter.get_total_flops() == 2 * (2 * 4 * 4) * 9 * 4 * (2 * 16 + 2)
+    assert counter.get_total_flops() == 2 * (2 * 4 * 4) * 9 * 4 * 2 * (16 + 1)
 
 
 def test_weights_are_a_softmax_inside_the_map():
@@ -312,8 +312,9 @@ def test_weights_are_a_softmax_inside_the_map():
     ("change", "form"),
     [
         ({}, "triton"), ({"d": 256}, "walked"), ({"dtype": torch.bfloat16}, "triton"),
-        ({"triton": False}, "walked"), ({"dtype": torch.float64}, "walked"),
-        ({"fold": False}, "walked"), ({"device": "cpu"}, "native"),
+        ({"triton": False}, "walked"), ({"dtype": torch.float64}, "triton"),
+        ({"fold": False}, "triton"), ({"device": "cpu"}, "native"),
+        ({"device": "cpu", "fold": False}, "walked"),
         ({"device": "cpu", "native": False}, "walked"), ({"device": "meta"}, "walked"),
         ({"device": "cpu", "dtype": torch.float16}, "walked"),
     ],
@@ -323,9 +324,11 @@ def test_each_device_has_its_form(monkeypatch, change, form):
     pytest.importorskip("triton")
     call = {"device": "cuda", "dtype": torch.float32, "d": 8, "fold": True}
     call |= {"triton": True, "native": True} | change
-    monkeypatch.setattr(triton, "available", lambda: call["triton"])
-    monkeypatch.setattr(native, "available", lambda: call["native"])
+    for name in ("triton", "native"):
+        kernel = replace(qna.AGGREGATE.kernels[name], ready=partial(call.get, name))
+        monkeypatch.setitem(qna.AGGREGATE.kernels, name, kernel)
     with FakeTensorMode(), torch.device(call["device"]):
         s, v = (torch.empty(1, 9, 9, 2, n, dtype=call["dtype"]) for n in (2, call["d"]))
         rpe = torch.empty(3, 3, 2, 2)
-    assert qna._best(s, v, rpe, rpe, call["fold"]) == form
+    monkeypatch.setattr(operator, "Tensor", FakeTensor)
+    assert qna.AGGREGATE.choose((s, v, rpe, rpe, 1, 1, call["fold"])) == form

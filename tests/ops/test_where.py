@@ -1,6 +1,7 @@
 import pytest
 
 from saccade.ops import native, triton
+from saccade.ops.operator import OPERATORS
 from saccade.ops.where import backends
 
 
@@ -13,21 +14,26 @@ def looked_for_anew():
     triton._obstacle.cache_clear()
 
 
-def test_one_line_per_kind_of_device():
+def test_one_line_per_kind_of_device_and_per_operator():
     lines = backends()
-    assert [line.split(":")[0] for line in lines] == ["cpu", "cuda"]
+    assert [line.split(":")[0] for line in lines] == ["cpu", "cuda", *OPERATORS]
     assert not any("\n" in line for line in lines)
 
 
 def test_says_why_a_backend_is_off(monkeypatch):
     monkeypatch.setenv("SACCADE_NATIVE", "0")
     monkeypatch.setenv("SACCADE_TRITON", "0")
-    assert backends() == [
+    lines = backends()
+    assert lines[:2] == [
         "cpu: plain PyTorch (SACCADE_NATIVE=0)",
         "cuda: plain PyTorch (SACCADE_TRITON=0)",
     ]
+    assert "local_attention: tiled, shifted, unfolded" in lines
+    assert not any("native" in line for line in lines[2:])
 
 
 @pytest.mark.skipif(not native.available(), reason=native.where())
 def test_says_which_kernels_run():
-    assert backends()[0].startswith(f"cpu: C++ kernels, {native.instruction_set()} (")
+    lines = backends()
+    assert lines[0].startswith(f"cpu: C++ kernels, {native.instruction_set()} (")
+    assert "aggregate: native, walked, unrolled, convolved" in lines

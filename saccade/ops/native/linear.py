@@ -16,12 +16,14 @@ from torch import Tensor
 
 from saccade.ops import native
 from saccade.ops.native.call import Linear, pointer, run
+from saccade.ops.operator import Kernel
 
 FEWEST = 96  # pixels for which it pays to lay out a matrix
 
 
-def ours() -> bool:
-    """Whether the kernel is the faster one here."""
+@torch.compiler.assume_constant_result
+def pays() -> bool:
+    """Whether the kernel is the faster one on this machine."""
     return native.available() and bool(native.library().saccade_linear_pays())
 
 
@@ -55,7 +57,7 @@ class Times:
         self.tensors = x, weight, bias, out
         self.pixels = _Pixels(x, out, moving)
         self.call = None
-        if ours():
+        if pays():
             self.call = Linear(torch.get_num_threads(), 1, 0, x.shape[1], len(weight))
             self.call.w, self.call.b = weight.data_ptr(), pointer(bias)
             self.call.w_output, self.call.w_input = weight.stride()
@@ -80,7 +82,7 @@ class AddGradients:
         self.tensors = grad, x, dweight, dbias
         self.pixels = _Pixels(x, grad, moving)
         self.call = None
-        if ours():
+        if pays():
             self.call = Linear(torch.get_num_threads(), 1, 0, x.shape[1], grad.shape[1])
             self.call.dw, self.call.db = dweight.data_ptr(), pointer(dbias)
 
@@ -121,7 +123,7 @@ def times_each(
     out: Float[Tensor, "B M N"],
 ) -> None:
     """out = x weight^T + bias image by image, of dense x and out."""
-    if ours() and x.shape[1] >= FEWEST:
+    if pays() and x.shape[1] >= FEWEST:
         call = Linear(torch.get_num_threads(), *x.shape, weight.shape[1], x.data_ptr())
         call.w, call.b, call.y = weight.data_ptr(), pointer(bias), out.data_ptr()
         call.w_batch, call.w_output, call.w_input = weight.stride()
@@ -142,10 +144,45 @@ def add_gradients_each(
     dbias: Float[Tensor, "B N"],
 ) -> None:
     """Adds to dweight and dbias what `times_each` gives them, all dense."""
-    if ours() and x.shape[1] >= FEWEST:
+    if pays() and x.shape[1] >= FEWEST:
         call = Linear(torch.get_num_threads(), *x.shape, grad.shape[2], x.data_ptr())
         call.y, call.dw, call.db = grad.data_ptr(), dweight.data_ptr(), dbias.data_ptr()
         run("saccade_linear_backward", call)
         return
     dweight.baddbmm_(grad.mT, x)
     dbias += grad.sum(1)
+
+
+# -- as an operator -------------------------------------------------------------------------------
+
+
+def _takes(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    return x.is_contiguous() and x.numel() >= FEWEST * weight.shape[1]
+
+
+def _forward(out, kept, x, weight, bias) -> None:
+    D, C = weight.shape
+    times(x.view(-1, C), weight, bias, out.view(-1, D))
+
+
+def _backward(grad, kept, wanted, x, weight, bias):
+    D, C = weight.shape
+    dx = dweight = dbias = None
+    g = grad.view(-1, D)
+    if wanted[0]:
+        dx = torch.empty_like(x)
+        times(g, weight.mT, None, dx.view(-1, C))
+    if wanted[1] or wanted[2]:
+        dweight = torch.zeros_like(weight)
+        dbias = torch.zeros_like(bias) if bias is not None and wanted[2] else None
+        add_gradients(g, x.view(-1, C), dweight, dbias)
+    return dx, dweight, dbias
+
+
+NATIVE = Kernel(
+    forward=_forward,
+    backward=_backward,
+    takes=_takes,
+    about=f"float32, contiguous, at least {FEWEST} pixels, where it beats torch's product",
+    ready=pays,
+)

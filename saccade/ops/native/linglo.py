@@ -1,86 +1,41 @@
-"""Key-only attention's summary of an image on CPU, as a torch operator over the fused kernel.
+"""Key-only attention on CPU: a linear map per image, made from that image's means.
 
-    s(n) = ask . x(n)      a = softmax of s over the tokens      mean = sum over n of a(n) x(n)
+    mean = softmax over tokens of x ask^T, times x    ask = Ws Wk / sqrt(d)           B h C
+    g    = Wk mean + bk                               each head its own channels      B C
+    S    = P diag(g)                                  P = U2 U1                       B C C
+    M    = S Wv + Q                                   Q = U2 Wk                       B C C
+    y    = x M^T + S bv + c                           c = U2 (b1 + bk) + b2           B N C
 
-The tokens are read once forward and once backward; of the softmax only its log-sum-exp is kept.
+Matrices are as `nn.Linear` keeps them, (out, in). The tokens meet two kernels: one takes their
+means and reads them once forward and once backward (of the softmax only its log-sum-exp is kept),
+the other multiplies them; what lies between has no tokens and is left to torch. Backward the
+tokens' gradient is written once, by the product, and the means' is added where it is.
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
+from saccade.ops import native
 from saccade.ops.native.call import Summary, pointer, run
-from saccade.ops.second import second
+from saccade.ops.native.linear import add_gradients, add_gradients_each, times, times_each
+from saccade.ops.operator import Kernel
+
+# -- the means ------------------------------------------------------------------------------------
 
 
-def summary(x: Float[Tensor, "B N C"], ask: Float[Tensor, "h C"]) -> Float[Tensor, "B h C"]:
-    """One mean of the tokens per head, by the fused kernel."""
-    return torch.ops.saccade.summary(x, ask)[0]
-
-
-def supports(x: Tensor) -> bool:
-    """Whether the kernel takes such tokens (where it can be called at all)."""
-    return (
-        x.dtype == torch.float32
-        and x.device.type == "cpu"
-        and x.numel() > 0
-        and not torch.is_autocast_enabled("cpu")
-    )
-
-
-def means(x: Float[Tensor, "B N C"], ask: Float[Tensor, "h C"]) -> tuple[Tensor, Tensor]:
-    """The means, and the log-sum-exp of every head's logits; no operator, no gradient."""
-    mean, lse = _empty_output(x, ask)
-    x, ask = x.contiguous(), ask.contiguous()
+def _means(x: Tensor, ask: Tensor, mean: Tensor, lse: Tensor) -> None:
+    """Fills in the means, and the log-sum-exp of every head's logits."""
     run("saccade_summary_forward", _call(x, ask, mean=mean, lse=lse))
-    return mean, lse
 
 
-def means_backward(
-    dmean: Float[Tensor, "B h C"],
-    x: Float[Tensor, "B N C"],
-    ask: Float[Tensor, "h C"],
-    mean: Float[Tensor, "B h C"],
-    lse: Float[Tensor, "B h"],
-    dx: Float[Tensor, "B N C"],
-    add: bool,
-) -> Float[Tensor, "h C"]:
-    """The gradient of ask; that of x goes to dx (dense), in place of what is there or added."""
-    dask = ask.new_empty(ask.shape)
-    dmean, x, ask = dmean.contiguous(), x.contiguous(), ask.contiguous()
+def _means_backward(dmean, x, ask, mean, lse, dx, add: bool) -> Tensor:
+    """The gradient of ask; that of x goes to dx, in place of what is there or added."""
+    dask, dmean = torch.empty_like(ask), dmean.contiguous()
     delta = (dmean * mean).sum(-1)
     call = _call(x, ask, lse=lse, dmean=dmean, delta=delta, dx=dx, dask=dask)
     call.add = add
     run("saccade_summary_backward", call)
     return dask
-
-
-@torch.library.custom_op("saccade::summary", mutates_args=(), device_types="cpu")
-def _forward(x: Tensor, ask: Tensor) -> tuple[Tensor, Tensor]:
-    return means(x, ask)
-
-
-@_forward.register_fake
-def _empty_output(x, ask):
-    if x.dtype != torch.float32 or ask.dtype != x.dtype or ask.shape[1] != x.shape[2]:
-        raise ValueError(
-            f"summary: x is B N C and ask h C, in float32, got {x.shape=} {ask.shape=} {x.dtype=}"
-        )
-    return x.new_empty(x.shape[0], *ask.shape), x.new_empty(x.shape[0], ask.shape[0])
-
-
-@torch.library.custom_op("saccade::summary_backward", mutates_args=(), device_types="cpu")
-def _backward(
-    dmean: Tensor, x: Tensor, ask: Tensor, mean: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensor]:
-    dx = x.new_empty(x.shape)
-    return dx, means_backward(dmean, x, ask, mean, lse, dx, add=False)
-
-
-@_backward.register_fake
-def _empty_gradients(dmean, x, ask, mean, lse):
-    return x.new_empty(x.shape), ask.new_empty(ask.shape)
 
 
 def _call(x: Tensor, ask: Tensor, **rest: Tensor) -> Summary:
@@ -90,38 +45,79 @@ def _call(x: Tensor, ask: Tensor, **rest: Tensor) -> Summary:
     return call
 
 
-def _keep(ctx, inputs, output):
-    ctx.save_for_backward(*inputs, *output)
+# -- the layer ------------------------------------------------------------------------------------
 
 
-def _differentiate(ctx, dmean, _):
-    return torch.ops.saccade.summary_backward(dmean, *ctx.saved_tensors)
+def _keeps(out, x, wk, bk, wv, bv, ws, *rest) -> tuple[Tensor, ...]:
+    """Room for M, P, g, the means, and the log-sum-exp of their logits."""
+    (B, _, C), h = x.shape, len(ws)
+    return tuple(x.new_empty(shape) for shape in ((B, C, C), (C, C), (B, C), (B, h, C), (B, h)))
 
 
-def _keep_all(ctx, inputs, output):
-    dmean, x, ask, _, _ = inputs
-    ctx.save_for_backward(dmean, x, ask)
+def _forward(out, kept, x, wk, bk, wv, bv, ws, u1, b1, u2, b2) -> None:
+    (B, _, C), h = x.shape, len(ws)
+    m, p, g, mean, lse = kept or _keeps(out, x, wk, bk, wv, bv, ws)
+    _means(x, _ask(ws, wk), mean, lse)
+    by_head = torch.baddbmm(bk.view(h, 1, -1), mean.transpose(0, 1), wk.view(h, -1, C).mT)
+    g.view(B, h, -1).copy_(by_head.transpose(0, 1))
+    torch.mm(u2, u1, out=p)
+    s = p * g[:, None]
+    times(s.view(-1, C), wv.mT, None, m.view(-1, C))
+    m += u2 @ wk
+    bias = torch.addmm(torch.addmv(b2, u2, b1 + bk), g * bv, p.mT)
+    times_each(x, m, bias, out)
 
 
-def _differentiate_again(ctx, *weights):
-    def plain(x, ask):
-        return (ask @ x.mT).softmax(-1) @ x
-
-    dmean, *inputs = ctx.saved_tensors
-    return *second(plain, dmean, inputs, weights), None, None
+def _scale(ws: Tensor) -> float:
+    return (ws.shape[1] // len(ws)) ** -0.5
 
 
-_forward.register_autograd(_differentiate, setup_context=_keep)
-_backward.register_autograd(_differentiate_again, setup_context=_keep_all)
+def _ask(ws: Tensor, wk: Tensor) -> Tensor:
+    return torch.addmm(ws, ws, wk, beta=0, alpha=_scale(ws))
 
 
-@register_flop_formula(torch.ops.saccade.summary)
-def _flops(x, ask, *_, **__) -> int:
-    B, N, C = x
-    return 2 * 2 * B * N * C * ask[0]
+def _backward(grad, kept, wanted, x, wk, bk, wv, bv, ws, u1, b1, u2, b2):
+    """Line by line, from the last of the equations to the first."""
+    (B, _, C), h = x.shape, len(ws)
+    m, p, g, mean, lse = kept
+    dx = torch.empty_like(x)  # before all that is small: it wants the place of a map that is gone
+    # y = x M^T + S bv + c
+    dm, dbias = x.new_zeros(B, C, C), x.new_zeros(B, C)
+    add_gradients_each(grad, x, dm, dbias)
+    times_each(grad, m.mT, None, dx)
+    dc = dbias.sum(0)
+    # M = S Wv + Q
+    s = p * g[:, None]
+    ds, dwv = torch.empty_like(s), torch.zeros_like(wk)
+    times(dm.view(-1, C), wv, None, ds.view(-1, C))
+    ds.addcmul_(dbias[:, :, None], bv)
+    add_gradients(s.view(-1, C), dm.view(-1, C), dwv, None)
+    dbv = s.view(-1, C).mT @ dbias.view(-1)
+    dq = dm.sum(0)
+    # S = P diag(g)
+    dg = (ds * p).sum(1)
+    dp = ds.mul_(g[:, None]).sum(0)
+    # g = Wk mean + bk
+    of_head = dg.view(B, h, -1).transpose(0, 1)  # h B d
+    dmean = torch.bmm(of_head, wk.view(h, -1, C)).transpose(0, 1)
+    dwk = torch.bmm(of_head.mT, mean.transpose(0, 1)).view(C, C)
+    # mean
+    dask = _means_backward(dmean, x, _ask(ws, wk), mean, lse, dx, add=True)
+    dask *= _scale(ws)
+    # ask, P, Q, c
+    dws = dask @ wk.mT
+    dwk.addmm_(ws.mT, dask).addmm_(u2.mT, dq)
+    du1, db1 = u2.mT @ dp, u2.mT @ dc
+    du2 = (dp @ u1.mT).addmm_(dq, wk.mT).addr_(dc, b1 + bk)
+    return dx, dwk, dg.sum(0).add_(db1), dwv, dbv, dws, du1, db1, du2, dc
 
 
-@register_flop_formula(torch.ops.saccade.summary_backward)
-def _flops_backward(dmean, x, ask, *_, **__) -> int:
-    B, N, C = x
-    return 2 * 4 * B * N * C * ask[0]
+NATIVE = Kernel(
+    forward=_forward,
+    backward=_backward,
+    takes=lambda *inputs: True,
+    about="float32",
+    computes="collapsed",
+    ready=native.available,
+    keeps=_keeps,
+)

@@ -1,225 +1,54 @@
-"""QnA's aggregation on CPU as a torch operator over the fused kernel.
+"""QnA on CPU by the fused kernels: the aggregation, and the whole layer around it.
 
     p(l, ab) = softmax over the window of s(l, ab) + rpe(l, ab)
-    y        = sum over ab of  (sum over l of p(l, ab) ws(l, ab))  v(ab)
+    z        = sum over ab of  (sum over l of p(l, ab) ws(l, ab))  v(ab)
 
-`aggregate` has the signature of the plain form in `saccade.ops.qna`. The queries are folded into
-one weight per offset before a value is read; neither scores nor values are ever copied per offset
-or per query. Nothing is kept for the backward but the inputs.
+The queries are folded into one weight per offset before a value is read; neither scores nor values
+are ever copied per offset or per query, and both may lie side by side in one map. Nothing is kept
+for the backward but the inputs.
+
+    (v, s) = x W + b        z = aggregate(s, v)        y = z Wo + bo
+
+The layer goes a few images at a time: what lies between its products is read while it is still in
+the cache, and without a gradient to come it never exists for more than those few images. Backward
+likewise, the gradients of z, v and s exist for a few images only.
 """
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.native.call import TYPES, Map, Qna, pointer, run, table
-from saccade.ops.second import second
+from saccade.ops import native
+from saccade.ops.native.call import TYPES, Map, Qna, pointer, run
+from saccade.ops.native.linear import AddGradients, Times
+from saccade.ops.operator import Kernel
 
 WIDEST = 15  # window
+ENOUGH = 2**21  # bytes of values and scores, for each thread, that a turn takes
 
 
-def aggregate(
-    s: Float[Tensor, "B H W L h"],
-    v: Float[Tensor, "B H W h d"],
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    stride: int,
-    padding: int,
-    fold: bool = True,
-) -> Float[Tensor, "B Ho Wo *queries h d"]:
-    """What the learned queries gather from every window, by the fused kernel.
-
-    The queries are summed, or with `fold` off kept apart (B Ho Wo L h d, and then without `ws`).
-    """
-    return torch.ops.saccade.aggregate(s, v, rpe, ws, stride, padding, fold)
+# -- the aggregation ------------------------------------------------------------------------------
 
 
-def aggregate_joined(
-    vs: Float[Tensor, "B H W J"],
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    stride: int,
-    padding: int,
-    fold: bool = True,
-) -> Float[Tensor, "B Ho Wo *queries h d"]:
-    """The same of values and scores side by side in one map, the values first.
-
-    Whoever projects both from one input needs one product instead of two, and backward too: their
-    gradients come as one map.
-    """
-    return torch.ops.saccade.aggregate_joined(vs, rpe, ws, stride, padding, fold)
-
-
-def supports(v: Tensor, window: int) -> bool:
-    """Whether the kernel takes such a call (where it can be called at all)."""
-    return v.dtype in TYPES and v.device.type == "cpu" and v.numel() > 0 and window <= WIDEST
-
-
-@torch.library.custom_op("saccade::aggregate", mutates_args=(), device_types="cpu")
-def _forward(
-    s: Tensor,
-    v: Tensor,
-    rpe: Tensor,
-    ws: Tensor | None,
-    stride: int,
-    padding: int,
-    fold: bool,
-) -> Tensor:
-    return _run_forward(s, v, rpe, ws, stride, padding, fold)
-
-
-def _run_forward(s, v, rpe, ws, stride, padding, fold) -> Tensor:
-    out = _output(s, v, rpe, ws, stride, padding, fold)
-    call, _kept = _call(s, v, rpe, ws, stride, padding, fold)
+def _forward(out, kept, s, v, rpe, ws, stride, padding, fold) -> None:
+    s, v = _merged(s), _merged(v)
+    call = _call(s, v, out, rpe, ws, stride, padding, fold)
     call.out = _map(out)
     run("saccade_qna_forward", call)
-    return out
 
 
-@_forward.register_fake
-def _(s, v, rpe, ws, stride, padding, fold):
-    return _output(s, v, rpe, ws, stride, padding, fold)
-
-
-@torch.library.custom_op("saccade::aggregate_backward", mutates_args=(), device_types="cpu")
-def _backward(
-    grad: Tensor,
-    s: Tensor,
-    v: Tensor,
-    rpe: Tensor,
-    ws: Tensor | None,
-    stride: int,
-    padding: int,
-    fold: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    gradients = _like(s, v, rpe, ws)
-    _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients)
-    return gradients
-
-
-def _run_backward(grad, s, v, rpe, ws, stride, padding, fold, gradients) -> None:
-    ds, dv, drpe, dws = gradients
-    call, (_s, _v, bias, weight) = _call(s, v, rpe, ws, stride, padding, fold)
-    grad = _merged(grad)
-    call.gout, call.ds, call.dv = _map(grad), _map(ds), _map(dv)
-    wide = [None if t is None else torch.empty_like(t) for t in (bias, weight)]
-    call.dbias, call.dweight = map(pointer, wide)
+def _backward(grad, kept, wanted, s, v, rpe, ws, stride, padding, fold):
+    ds, dv, drpe = (t.new_empty(t.shape) for t in (s, v, rpe))
+    dws = None if ws is None else torch.empty_like(ws)
+    s, v, grad = map(_merged, (s, v, grad))
+    call = _call(s, v, grad, rpe, ws, stride, padding, fold)
+    call.gout, call.ds, call.dv = map(_map, (grad, ds, dv))
+    call.dbias, call.dweight = pointer(drpe), pointer(dws)
     run("saccade_qna_backward", call)
-    for small, sums in zip((drpe, dws), wide, strict=True):
-        if sums is not None:
-            small.copy_(sums)
-
-
-@_backward.register_fake
-def _(grad, s, v, rpe, ws, stride, padding, fold):
-    return _like(s, v, rpe, ws)
-
-
-def parted(vs: Tensor, rpe: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores and values as views of the map that holds both."""
-    L, h = rpe.shape[2:]
-    if (vs.shape[-1] - L * h) % h:
-        raise ValueError(f"aggregate_joined: heads must divide the values, got {vs.shape=} {h=}")
-    v, s = vs.tensor_split((vs.shape[-1] - L * h,), -1)
-    return s.unflatten(-1, (L, h)), v.unflatten(-1, (h, -1))
-
-
-@torch.library.custom_op("saccade::aggregate_joined", mutates_args=(), device_types="cpu")
-def _forward_joined(
-    vs: Tensor, rpe: Tensor, ws: Tensor | None, stride: int, padding: int, fold: bool
-) -> Tensor:
-    return _run_forward(*parted(vs, rpe), rpe, ws, stride, padding, fold)
-
-
-@_forward_joined.register_fake
-def _(vs, rpe, ws, stride, padding, fold):
-    return _output(*parted(vs, rpe), rpe, ws, stride, padding, fold)
-
-
-@torch.library.custom_op("saccade::aggregate_joined_backward", mutates_args=(), device_types="cpu")
-def _backward_joined(
-    grad: Tensor,
-    vs: Tensor,
-    rpe: Tensor,
-    ws: Tensor | None,
-    stride: int,
-    padding: int,
-    fold: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    dvs, drpe, dws = gradients = _like_joined(vs, rpe, ws)
-    maps = parted(vs, rpe)
-    _run_backward(grad, *maps, rpe, ws, stride, padding, fold, (*parted(dvs, rpe), drpe, dws))
-    return gradients
-
-
-@_backward_joined.register_fake
-def _(grad, vs, rpe, ws, stride, padding, fold):
-    return _like_joined(vs, rpe, ws)
-
-
-def _like_joined(vs, rpe, ws) -> tuple[Tensor, Tensor, Tensor]:
-    dws = vs.new_empty(0) if ws is None else ws.new_empty(ws.shape)
-    return vs.new_empty(vs.shape), rpe.new_empty(rpe.shape), dws
-
-
-def _like(s, v, rpe, ws) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for the gradients, the maps channels last; an empty one for absent weights."""
-    ds, dv, drpe = s.new_empty(s.shape), v.new_empty(v.shape), rpe.new_empty(rpe.shape)
-    return ds, dv, drpe, s.new_empty(0) if ws is None else ws.new_empty(ws.shape)
-
-
-def _keep(ctx, inputs, output):
-    *tensors, ctx.stride, ctx.padding, ctx.fold = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _differentiate(ctx, grad):
-    s, v, rpe, ws = ctx.saved_tensors
-    ds, dv, drpe, dws = torch.ops.saccade.aggregate_backward(
-        grad, s, v, rpe, ws, ctx.stride, ctx.padding, ctx.fold
-    )
-    return ds, dv, drpe, None if ws is None else dws, None, None, None
-
-
-def _differentiate_again(ctx, *weights):
-    from saccade.ops.qna import unrolled
-
-    def plain(*tensors):
-        return unrolled(*tensors, ctx.stride, ctx.padding, ctx.fold)
-
-    grad, *tensors = ctx.saved_tensors
-    return *second(plain, grad, tensors, weights), None, None, None
-
-
-def _differentiate_joined(ctx, grad):
-    vs, rpe, ws = ctx.saved_tensors
-    dvs, drpe, dws = torch.ops.saccade.aggregate_joined_backward(
-        grad, vs, rpe, ws, ctx.stride, ctx.padding, ctx.fold
-    )
-    return dvs, drpe, None if ws is None else dws, None, None, None
-
-
-def _differentiate_joined_again(ctx, *weights):
-    from saccade.ops.qna import unrolled
-
-    def plain(vs, rpe, ws=None):
-        return unrolled(*parted(vs, rpe), rpe, ws, ctx.stride, ctx.padding, ctx.fold)
-
-    grad, *tensors = ctx.saved_tensors
-    return *second(plain, grad, tensors, weights), None, None, None
-
-
-_forward_joined.register_autograd(_differentiate_joined, setup_context=_keep)
-_backward_joined.register_autograd(_differentiate_joined_again, setup_context=_keep)
-_forward_joined.register_autocast("cpu", torch.bfloat16)
-_forward.register_autograd(_differentiate, setup_context=_keep)
-_backward.register_autograd(_differentiate_again, setup_context=_keep)
-_forward.register_autocast("cpu", torch.bfloat16)
+    return ds, dv, drpe, dws
 
 
 def _merged(t: Tensor) -> Tensor:
-    """With the axes behind the grid as one; a view wherever those lie together, as they do."""
+    """With the axes behind the grid as one: a view wherever those lie together, as they do."""
     return t.flatten(3)
 
 
@@ -227,25 +56,100 @@ def _map(t: Tensor) -> Map:
     return Map.of(t.flatten(3).permute(0, 3, 1, 2))
 
 
-def _call(s, v, rpe, ws, stride, padding, fold):
-    """The structure for C++, and the tensors that must outlive the call."""
-    B, H, W, L, h = s.shape
-    k, d = rpe.shape[0], v.shape[-1]
-    Ho, Wo = outputs(H, W, k, stride, padding)
-    kept = _merged(s), _merged(v), table(rpe, v.dtype), table(ws, v.dtype)
-    call = Qna(
-        TYPES[v.dtype], torch.get_num_threads(), B, h, d, L, H, W, Ho, Wo, k, stride, padding, fold,
-        _map(kept[0]), _map(kept[1]), pointer(kept[2]), pointer(kept[3]),
+def _call(s, v, out, rpe, ws, stride, padding, fold) -> Qna:
+    """The structure for C++; `s` and `v` with their last axes merged must outlive it."""
+    (B, H, W, _), (k, _, L, h) = s.shape, rpe.shape
+    return Qna(
+        TYPES[v.dtype], torch.get_num_threads(), B, h, v.shape[3] // h, L, H, W, *out.shape[1:3],
+        k, stride, padding, fold, _map(s), _map(v), pointer(rpe), pointer(ws),
     )  # fmt: skip
-    return call, kept
 
 
-def _whole(t: Tensor | None, first: int = 0) -> Map:
-    """A map that lies B H W C, from channel `first` on."""
-    if t is None:
-        return Map()
-    _, H, W, C = t.shape
-    return Map(t.data_ptr() + first * t.element_size(), H * W * C, 1, W * C, C)
+def _takes(s, v, rpe, ws, stride, padding, fold) -> bool:
+    return len(rpe) <= WIDEST and (fold or ws is None)
+
+
+NATIVE = Kernel(
+    forward=_forward,
+    backward=_backward,
+    takes=_takes,
+    about=f"windows up to {WIDEST}, no ws without fold, {list(TYPES)}",
+    ready=native.available,
+    dtypes=tuple(TYPES),
+    strided=("s", "v", "grad"),
+)
+
+
+# -- the layer ------------------------------------------------------------------------------------
+
+
+def _keeps(out, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding) -> tuple[Tensor, Tensor]:
+    """Room for values and scores, and for z."""
+    return x.new_empty(*x.shape[:3], len(weight)), x.new_empty(*out.shape[:3], mix.shape[1])
+
+
+def _layer_forward(out, kept, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding) -> None:
+    n, keep = _images(x, weight), bool(kept)
+    inputs = x[:n], weight, bias, rpe, ws, mix, mix_bias, stride, padding
+    vs, z = kept or _keeps(out[:n], *inputs)
+    project = Times(_pixels(x), weight, bias, _pixels(vs), (True, keep))
+    moving = ("s", "v", "out") if keep else ()
+    aggregate = InTurns("saccade_qna_forward", vs, z, rpe, ws, stride, padding, moving, z=z)
+    blend = Times(_pixels(z), mix, mix_bias, _pixels(out), (keep, True))
+    before, after = x.shape[1] * x.shape[2], out.shape[1] * out.shape[2]
+    for start in range(0, len(x), n):
+        images = min(n, len(x) - start)
+        project(start * before, images * before)
+        aggregate(start, images)
+        blend(start * after, images * after)
+
+
+def _layer_backward(grad, kept, wanted, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding):
+    vs, z = kept
+    dx = torch.empty_like(x)
+    dweight, drpe, dmix = (torch.zeros_like(t) for t in (weight, rpe, mix))
+    dbias, dws, dmix_bias = (
+        None if t is None else torch.zeros_like(t) for t in (bias, ws, mix_bias)
+    )  # fmt: skip
+    of_rpe, of_ws = torch.empty_like(rpe), None if ws is None else torch.empty_like(ws)
+    n = _images(x, weight)
+    dvs = vs.new_empty(n, *vs.shape[1:])
+    shared = z.shape == x.shape  # dz may lie where dx will: by then it has been read
+    dz = dx if shared else z.new_empty(n, *z.shape[1:])
+    moving = ("s", "v", "out", "gout") if shared else ("s", "v", "out")
+    aggregate = InTurns(
+        "saccade_qna_backward", vs, z, rpe, ws, stride, padding, moving,
+        z=z, dz=dz, dvs=dvs, sums=(of_rpe, of_ws),
+    )  # fmt: skip
+    xs, gs, zs, dzs, dvss = map(_pixels, (x, grad, z, dz, dvs))
+    blend = Times(gs, mix.mT, None, dzs, (True, shared))
+    project = Times(dvss, weight.mT, None, _pixels(dx), (False, True))
+    sums_in = AddGradients(dvss, xs, dweight, dbias, (True, False))
+    sums_out = AddGradients(gs, zs, dmix, dmix_bias)
+    before, after = x.shape[1] * x.shape[2], z.shape[1] * z.shape[2]
+    for start in range(0, len(x), n):
+        images = min(n, len(x) - start)
+        at, pixels = start * before, images * before
+        at_out, pixels_out = start * after, images * after
+        blend(at_out, pixels_out)
+        aggregate(start, images)
+        project(at, pixels)
+        sums_in(at, pixels)
+        sums_out(at_out, pixels_out)
+        drpe += of_rpe
+        if dws is not None and of_ws is not None:
+            dws += of_ws
+    return dx, dweight, dbias, drpe, dws, dmix, dmix_bias
+
+
+def _images(x: Tensor, weight: Tensor) -> int:
+    """How many images a turn takes."""
+    bytes_each = 4 * x.shape[1] * x.shape[2] * len(weight)
+    return min(len(x), max(1, torch.get_num_threads() * ENOUGH // bytes_each))
+
+
+def _pixels(t: Tensor) -> Tensor:
+    return t.view(-1, t.shape[-1])
 
 
 class InTurns:
@@ -256,17 +160,28 @@ class InTurns:
     """
 
     def __init__(
-        self, name, vs, rpe, ws, stride, padding, moving, *, z=None, dz=None, dvs=None, sums=()
+        self,
+        name,
+        vs,
+        like,
+        rpe,
+        ws,
+        stride,
+        padding,
+        moving,
+        *,
+        z=None,
+        dz=None,
+        dvs=None,
+        sums=(),
     ):
         k, _, L, h = rpe.shape
         _, H, W, J = vs.shape
         V = J - L * h
-        tables = table(rpe, vs.dtype), table(ws, vs.dtype)
-        self.name, self.kept = name, (vs, tables, z, dz, dvs, sums)
+        self.name, self.kept = name, (vs, rpe, ws, z, dz, dvs, sums)
         self.call = Qna(
-            TYPES[vs.dtype], torch.get_num_threads(), 0, h, V // h, L, H, W,
-            *outputs(H, W, k, stride, padding), k, stride, padding, True,
-            _whole(vs, V), _whole(vs), *map(pointer, tables),
+            TYPES[vs.dtype], torch.get_num_threads(), 0, h, V // h, L, H, W, *like.shape[1:3],
+            k, stride, padding, True, _whole(vs, V), _whole(vs), pointer(rpe), pointer(ws),
             _whole(z), _whole(dz), _whole(dvs, V), _whole(dvs), *map(pointer, sums),
         )  # fmt: skip
         fields = [getattr(self.call, field) for field in moving]
@@ -279,72 +194,19 @@ class InTurns:
         run(self.name, self.call)
 
 
-def outputs(H, W, window, stride, padding):
-    """Rows and columns of the output; the sizes may be symbols of a tracer."""
-    return (H + 2 * padding - window) // stride + 1, (W + 2 * padding - window) // stride + 1
+def _whole(t: Tensor | None, first: int = 0) -> Map:
+    """A map that lies B H W C, from channel `first` on."""
+    if t is None:
+        return Map()
+    _, H, W, C = t.shape
+    return Map(t.data_ptr() + first * t.element_size(), H * W * C, 1, W * C, C)
 
 
-def fitting(here, H, W, k, stride, padding):
-    """The same, after a look whether the kernel takes such windows."""
-    if k > WIDEST:
-        raise ValueError(f"{here}: windows go up to {WIDEST}, got {k=}")
-    if stride < 1 or not 0 <= padding < k:
-        raise ValueError(
-            f"{here}: needs stride >= 1 and 0 <= padding < k, got {stride=} {padding=}"
-        )
-    Ho, Wo = outputs(H, W, k, stride, padding)
-    if min(Ho, Wo) < 1:
-        raise ValueError(f"{here}: no window fits, got {H=} {W=} {k=} {padding=}; try padding=k//2")
-    return Ho, Wo
-
-
-def _output(s, v, rpe, ws, stride, padding, fold) -> Tensor:
-    """Room for the output, after a look at the inputs."""
-    here = "aggregate"
-    k = rpe.shape[0]
-    if s.shape[:3] != v.shape[:3] or s.shape[4] != v.shape[3] or s.dtype != v.dtype:
-        raise ValueError(f"{here}: s and v must agree, got {s.shape=} {v.shape=}")
-    if v.dtype not in TYPES:
-        raise ValueError(f"{here}: dtype must be one of {list(TYPES)}, got {v.dtype=}")
-    if rpe.shape != (k, k, *s.shape[3:]) or (ws is not None and ws.shape != rpe.shape):
-        raise ValueError(f"{here}: rpe and ws must be (k, k, L, h), got {rpe.shape=} {s.shape=}")
-    if ws is not None and not fold:
-        raise ValueError(f"{here}: ws weighs a sum over queries; drop it or set fold=True")
-    B, H, W, L, h = s.shape
-    Ho, Wo = fitting(here, H, W, k, stride, padding)
-    return v.new_empty(B, Ho, Wo, *(() if fold else (L,)), h, v.shape[-1])
-
-
-# -- FLOPs: the products of the aggregation, one per query, offset and channel ------------------
-
-
-def products(s_shape, v_shape, rpe_shape, stride: int, padding: int) -> int:
-    B, H, W, L, h = s_shape
-    Ho, Wo = outputs(H, W, rpe_shape[0], stride, padding)
-    return 2 * B * Ho * Wo * L * h * v_shape[-1] * rpe_shape[0] ** 2
-
-
-@register_flop_formula(torch.ops.saccade.aggregate)
-def _flops(s, v, rpe, ws, stride, padding, fold, *args, out_shape=None, **kwargs) -> int:
-    return products(s, v, rpe, stride, padding)
-
-
-@register_flop_formula(torch.ops.saccade.aggregate_backward)
-def _flops_backward(grad, s, v, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
-    return 2 * products(s, v, rpe, stride, padding)
-
-
-def shapes_of(vs, rpe) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    B, H, W, J = vs
-    L, h = rpe[2:]
-    return (B, H, W, L, h), (B, H, W, h, (J - L * h) // h)
-
-
-@register_flop_formula(torch.ops.saccade.aggregate_joined)
-def _flops_joined(vs, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
-    return products(*shapes_of(vs, rpe), rpe, stride, padding)
-
-
-@register_flop_formula(torch.ops.saccade.aggregate_joined_backward)
-def _flops_joined_backward(grad, vs, rpe, ws, stride, padding, fold, *args, **kwargs) -> int:
-    return 2 * products(*shapes_of(vs, rpe), rpe, stride, padding)
+ATTEND_NATIVE = Kernel(
+    forward=_layer_forward,
+    backward=_layer_backward,
+    takes=lambda x, weight, bias, rpe, *rest: len(rpe) <= WIDEST,
+    about=f"windows up to {WIDEST}, in float32, where sums over turns lose nothing",
+    ready=native.available,
+    keeps=_keeps,
+)

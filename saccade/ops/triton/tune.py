@@ -24,21 +24,10 @@ import torch
 import triton
 from triton import knobs
 
-TILE = 1024
 # Warps, and a bound on registers; the first is taken where nothing is measured. With two warps the
 # assembler likes to spill a little for the sake of more blocks at once: the bound of all there are
 # tells it not to, for more blocks at once is what the other choice is about.
 CHOICES = ((4, None), (2, 255))
-
-
-def power_of_two(n: int) -> int:
-    """Tiles have sides of powers of two; what is beyond n is masked."""
-    return 1 << (n - 1).bit_length()
-
-
-def block(width: int) -> int:
-    """Pixels of a tile that is `width` numbers wide: enough for a warp to read whole lines."""
-    return max(8, min(128, TILE // power_of_two(width)))
 
 
 def tuned(*key: str) -> Callable:

@@ -5,13 +5,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.bench import peak_memory
-from saccade.ops import native
-from saccade.ops.feed import Weights, plain
-from saccade.ops.native.feed import feed_forward
+from saccade.ops import feed, native
+from saccade.ops.feed import FeedForwardWeights
 from tests.ops.native.oracle import gradients, relative
 from tests.ops.test_feed import letters
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
+pytestmark = [
+    pytest.mark.skipif(not native.available(), reason=native.where()),
+    pytest.mark.usefixtures("everywhere"),
+]
 
 SHAPES = [  # B H W C J D
     (2, 9, 11, 24, 96, 24), (1, 1, 1, 3, 16, 5), (3, 7, 7, 16, 48, 16), (2, 5, 3, 8, 32, 8),
@@ -29,20 +31,21 @@ def exact(tensors):
     return [None if t is None else t.double() for t in tensors]
 
 
-def by(form, tanh):
-    if form is plain:
-        return lambda x, *w: plain(x, Weights(*w), tanh)
-    return lambda *tensors: feed_forward(*tensors, tanh)
+def by(backend, tanh=False):
+    return lambda x, *w: feed.feed_forward(x, FeedForwardWeights(*w), tanh, backend)
+
+
+fused, plain = by("native"), by("composed")
 
 
 def compare(tensors, g, tanh):
-    y, dy = gradients(by(feed_forward, tanh), tensors, g)
-    want, dwant = gradients(by(plain, tanh), exact(tensors), g.double())
+    y, dy = gradients(by("native", tanh), tensors, g)
+    want, dwant = gradients(by("composed", tanh), exact(tensors), g.double())
     assert relative(y, want) <= 2e-6
     for got, expected in zip(dy, dwant, strict=True):
         assert relative(got, expected) <= 1e-5
     with torch.no_grad():  # nothing is kept
-        assert torch.equal(by(feed_forward, tanh)(*tensors), y)
+        assert torch.equal(by("native", tanh)(*tensors), y)
 
 
 @pytest.mark.parametrize("tanh", [False, True])
@@ -77,7 +80,7 @@ def test_threads_and_runs_agree_bit_for_bit(taps):
     try:
         for n in (1, 2, 2, 3):
             torch.set_num_threads(n)
-            y, dy = gradients(feed_forward, tensors, g)
+            y, dy = gradients(fused, tensors, g)
             runs.append([y, *dy])
     finally:
         torch.set_num_threads(threads)
@@ -87,9 +90,9 @@ def test_threads_and_runs_agree_bit_for_bit(taps):
 
 def test_nan_stays_with_its_neighbours():
     tensors, _ = example()
-    clean = feed_forward(*tensors)
+    clean = fused(*tensors)
     tensors[0][1, 4, 5, 3] = torch.nan
-    y = feed_forward(*tensors)
+    y = fused(*tensors)
     seen = torch.zeros(y.shape[:3], dtype=torch.bool)
     seen[1, 3:6, 4:7] = True
     assert y[seen].isnan().all()
@@ -102,8 +105,8 @@ def test_gelu_far_out(tanh):
     u = torch.tensor([-1e30, -90.0, -20.0, -6.0, -1e-30, 0.0, 1e-30, 6.0, 20.0, 90.0, 1e30])
     u = torch.nn.functional.pad(u, (0, 5)).view(1, 1, 1, 16)
     w = torch.eye(16), torch.zeros(16), None, None, torch.eye(16), torch.zeros(16)
-    y, (dx, *_) = gradients(by(feed_forward, tanh), (u, *w), torch.ones_like(u))
-    want, (dwant, *_) = gradients(by(plain, tanh), exact((u, *w)), torch.ones_like(u).double())
+    y, (dx, *_) = gradients(by("native", tanh), (u, *w), torch.ones_like(u))
+    want, (dwant, *_) = gradients(by("composed", tanh), exact((u, *w)), torch.ones_like(u).double())
     assert torch.allclose(y.double(), want, rtol=1e-5, atol=1e-6)
     inside = u.abs() < 1e20  # beyond, torch's own slope is not a number
     assert torch.allclose(dx.double()[inside], dwant[inside], rtol=1e-5, atol=1e-6)
@@ -111,9 +114,9 @@ def test_gelu_far_out(tanh):
 
 def test_strided_maps_and_gradients():
     (x, *w), g = example()
-    want, dwant = gradients(feed_forward, (x, *w), g)
+    want, dwant = gradients(fused, (x, *w), g)
     wide, wide_g = (t.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1) for t in (x, g))
-    y, dy = gradients(feed_forward, (wide, *w), wide_g)
+    y, dy = gradients(fused, (wide, *w), wide_g)
     assert torch.equal(y, want)
     assert all(map(torch.equal, dy, dwant))
 
@@ -122,10 +125,12 @@ def test_strided_maps_and_gradients():
 def test_opcheck(taps):
     tensors, g = example(1, 3, 4, 5, 16, 5, taps)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
-    torch.library.opcheck(torch.ops.saccade.feed_forward.default, (*leaves, True, True))
+    torch.library.opcheck(torch.ops.saccade.feed_forward.default, (*leaves, True, "native", True))
     tensors = [None if t is None else t.detach() for t in tensors]
-    _, h = torch.ops.saccade.feed_forward(*tensors, False, True)
-    torch.library.opcheck(torch.ops.saccade.feed_forward_backward.default, (g, *tensors, h, False))
+    _, h = torch.ops.saccade.feed_forward(*tensors, False, "native", True)
+    wanted = [t is not None for t in tensors]
+    backward = (g, *tensors, False, None, h, "native", wanted)
+    torch.library.opcheck(torch.ops.saccade.feed_forward_backward.default, backward)
 
 
 def test_second_derivatives_are_those_of_the_equation():
@@ -138,15 +143,15 @@ def test_second_derivatives_are_those_of_the_equation():
 
     leaves = [t.requires_grad_() for t in tensors]
     doubles = [t.detach().double().requires_grad_() for t in tensors]
-    got, want = twice(feed_forward, leaves, g), twice(by(plain, False), doubles, g.double())
+    got, want = twice(fused, leaves, g), twice(plain, doubles, g.double())
     for one, expected in zip(got, want, strict=True):
         assert relative(one, expected) < 1e-4
 
 
 def test_compiled_is_the_same(untyped):
     tensors, g = example()
-    want, dwant = gradients(feed_forward, tensors, g)
-    compiled = torch.compile(feed_forward, backend="aot_eager", fullgraph=True)
+    want, dwant = gradients(fused, tensors, g)
+    compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
     y, dy = gradients(compiled, tensors, g)
     torch.testing.assert_close(y, want)
     for got, expected in zip(dy, dwant, strict=True):
@@ -154,7 +159,7 @@ def test_compiled_is_the_same(untyped):
 
 
 @pytest.mark.parametrize("taps", [False, True])
-def test_flops_are_those_of_the_plain_form(taps):
+def test_flops_are_those_of_the_equation(taps):
     tensors, g = example(taps=taps)
 
     def counted(f):
@@ -165,23 +170,20 @@ def test_flops_are_those_of_the_plain_form(taps):
             y.backward(g)
         return forward.get_total_flops(), backward.get_total_flops()
 
-    forward, backward = counted(feed_forward)
-    want, dwant = counted(by(plain, False))
-    assert forward == want
-    # Torch counts the gradient of a depth-wise kernel as that of a dense one.
-    assert backward == (2 * want if taps else dwant)
+    want = 2 * (2 * 9 * 11) * 96 * (24 + 24 + 9 * taps)
+    assert counted(fused) == counted(plain) == (want, 2 * want)
 
 
 def test_no_wide_map_but_the_one_that_is_kept():
     tensors, g = example(1, 64, 64, 16, 128, 16)
     wide = 4 * 64 * 64 * 128
     with torch.no_grad():
-        assert peak_memory(lambda: feed_forward(*tensors)) < 0.5 * wide
-    assert peak_memory(lambda: gradients(feed_forward, tensors, g)) < 1.6 * wide
-    assert peak_memory(lambda: gradients(by(plain, False), tensors, g)) > 3 * wide
+        assert peak_memory(lambda: fused(*tensors)) < 0.5 * wide
+    assert peak_memory(lambda: gradients(fused, tensors, g)) < 1.6 * wide
+    assert peak_memory(lambda: gradients(plain, tensors, g)) > 3 * wide
 
 
 def test_what_does_not_fit_is_said():
     (x, *w), _ = example()
     with pytest.raises(ValueError, match=r"feed_forward: x is B H W C"):
-        torch.ops.saccade.feed_forward(x[..., :5], *w, False, False)
+        feed.FEED_FORWARD(x[..., :5], *w, False)

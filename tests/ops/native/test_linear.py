@@ -3,19 +3,23 @@ import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
+from saccade.ops import linear as ops
 from saccade.ops import native
-from saccade.ops.native import linear, linear_layer
+from saccade.ops.native import linear
 from saccade.ops.native.linear import add_gradients, add_gradients_each, times, times_each
 from tests.ops.native.oracle import gradients, relative
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
+pytestmark = [
+    pytest.mark.skipif(not native.available(), reason=native.where()),
+    pytest.mark.usefixtures("everywhere"),
+]
 
 SHAPES = [(256, 64, 80), (257, 1, 1), (300, 7, 25), (511, 24, 33), (400, 300, 17), (1000, 128, 144)]
 
 
 @pytest.fixture(params=["kernel", "torch"])
 def way(request, monkeypatch):
-    monkeypatch.setattr(linear, "ours", lambda: request.param == "kernel")
+    monkeypatch.setattr(linear, "pays", lambda: request.param == "kernel")
     return request.param
 
 
@@ -48,7 +52,7 @@ def test_equals_the_equation(way, M, K, N, bias, turned):
 
 
 def test_every_instruction_set(instruction_set, monkeypatch):
-    monkeypatch.setattr(linear, "ours", lambda: True)
+    monkeypatch.setattr(linear, "pays", lambda: True)
     torch.manual_seed(0)
     x, w, b, g = torch.randn(333, 50), torch.randn(37, 50), torch.randn(37), torch.randn(333, 37)
     y, dw = torch.empty(333, 37), torch.zeros(37, 50)
@@ -79,7 +83,7 @@ def test_a_matrix_for_every_image(way, M, turned):
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_no_bit(monkeypatch, threads):
-    monkeypatch.setattr(linear, "ours", lambda: True)
+    monkeypatch.setattr(linear, "pays", lambda: True)
     torch.manual_seed(0)
     x, w, b, g = torch.randn(777, 48), torch.randn(61, 48), torch.randn(61), torch.randn(777, 61)
 
@@ -100,7 +104,7 @@ def test_threads_change_no_bit(monkeypatch, threads):
 
 
 def test_nan_stays_in_its_pixel(monkeypatch):
-    monkeypatch.setattr(linear, "ours", lambda: True)
+    monkeypatch.setattr(linear, "pays", lambda: True)
     x = torch.ones(256, 16)
     x[5, 3] = torch.nan
     y = torch.empty(256, 9)
@@ -116,7 +120,7 @@ def test_few_pixels_and_wide_arithmetic_are_torchs(monkeypatch):
     x, y = torch.ones(8, 16), torch.empty(8, 4)
     times(x, torch.ones(4, 16), None, y)
     assert torch.equal(y, torch.full((8, 4), 16.0))
-    monkeypatch.setattr(linear, "ours", lambda: False)
+    monkeypatch.setattr(linear, "pays", lambda: False)
     x, y = torch.ones(4096, 16), torch.empty(4096, 4)
     times(x, torch.ones(4, 16), None, y)
     assert y.max() == y.min() == 16
@@ -124,12 +128,16 @@ def test_few_pixels_and_wide_arithmetic_are_torchs(monkeypatch):
     monkeypatch.undo()
     native.use("generic")
     try:
-        assert not linear.ours()
+        assert not linear.pays()
     finally:
         native.use("")
 
 
 # -- the same as an operator ----------------------------------------------------------------------
+
+
+def fused(x, weight, bias=None):
+    return ops.linear(x, weight, bias, backend="native")
 
 
 def layer(C=20, D=33, bias=True):
@@ -141,7 +149,7 @@ def layer(C=20, D=33, bias=True):
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_operator_equals_the_equation(way, bias):
     tensors, g = layer(bias=bias)
-    y, dy = gradients(linear_layer.linear, tensors, g)
+    y, dy = gradients(fused, tensors, g)
     want, dwant = gradients(F.linear, [None if t is None else t.double() for t in tensors], g)
     assert relative(y, want) <= 1e-5
     for got, expected in zip(dy, dwant, strict=True):
@@ -152,10 +160,10 @@ def test_the_operator_equals_the_equation(way, bias):
 def test_opcheck(bias):
     tensors, g = layer(bias=bias)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
-    torch.library.opcheck(torch.ops.saccade.linear.default, leaves)
+    torch.library.opcheck(torch.ops.saccade.linear.default, (*leaves, "native", True))
     tensors = [None if t is None else t.detach() for t in tensors]
     for wanted in ([True, True, bias], [True, False, False], [False, True, False]):
-        arguments = (g, *tensors, wanted)
+        arguments = (g, *tensors, None, "native", wanted)
         torch.library.opcheck(torch.ops.saccade.linear_backward.default, arguments)
 
 
@@ -163,7 +171,7 @@ def test_only_what_is_asked_for_is_computed():
     (x, w, b), g = layer()
     for asked in ((x,), (w,), (b,), (x, b)):
         leaves = [t.clone().requires_grad_(any(t is a for a in asked)) for t in (x, w, b)]
-        linear_layer.linear(*leaves).backward(g)
+        fused(*leaves).backward(g)
         want = [t.detach().clone().requires_grad_(t.requires_grad) for t in leaves]
         F.linear(*want).backward(g)
         for got, expected in zip(leaves, want, strict=True):
@@ -181,7 +189,7 @@ def test_second_derivatives():
         return torch.autograd.grad(total, leaves, materialize_grads=True)
 
     leaves = [t.requires_grad_() for t in tensors]
-    pairs = zip(twice(linear_layer.linear, leaves), twice(F.linear, leaves), strict=True)
+    pairs = zip(twice(fused, leaves), twice(F.linear, leaves), strict=True)
     for got, want in pairs:
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
@@ -195,17 +203,17 @@ def test_flops_are_torchs_own():
             f(*leaves).backward(g)
         return counter.get_total_flops()
 
-    assert counted(linear_layer.linear) == counted(F.linear)
+    assert counted(fused) == counted(F.linear)
 
 
 def test_what_does_not_fit_is_said():
     with pytest.raises(ValueError, match="linear: x ends in C"):
-        torch.ops.saccade.linear(torch.ones(4, 3), torch.ones(5, 4), None)
+        ops.LINEAR(torch.ones(4, 3), torch.ones(5, 4), None)
 
 
 def test_a_bias_of_any_stride():
     (x, w, b), _ = layer()
     spread = b.repeat_interleave(2)[::2]
-    assert torch.equal(linear_layer.linear(x, w, spread), linear_layer.linear(x, w, b))
+    assert torch.equal(fused(x, w, spread), fused(x, w, b))
     with pytest.raises(ValueError, match="bias D"):
-        torch.ops.saccade.linear(x, w, b[1:])
+        ops.LINEAR(x, w, b[1:])

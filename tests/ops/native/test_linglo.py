@@ -1,12 +1,40 @@
+"""The means of the tokens, and the whole layer: plain forms are the oracle, in double precision."""
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from saccade.ops import linglo as ops
 from saccade.ops import native
-from saccade.ops.native.linglo import means, means_backward, summary, supports
+from saccade.ops.native import linear
+from saccade.ops.native import linglo as kernel
 from tests.ops.native.oracle import gradients, relative
+from tests.ops.test_linglo import letters
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
+
+
+# -- the means ------------------------------------------------------------------------------------
+
+
+class _Summary(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, ask):
+        x = x.contiguous()
+        mean, lse = x.new_empty(len(x), *ask.shape), x.new_empty(len(x), len(ask))
+        kernel._means(x, ask, mean, lse)
+        ctx.save_for_backward(x, ask, mean, lse)
+        return mean
+
+    @staticmethod
+    def backward(ctx, g):
+        dx = torch.empty_like(ctx.saved_tensors[0])
+        return dx, kernel._means_backward(g, *ctx.saved_tensors, dx, add=False)
+
+
+def summary(x, ask):
+    """The kernel that reads the tokens, by itself."""
+    return _Summary.apply(x, ask)
 
 
 def plain(x, ask):
@@ -93,52 +121,159 @@ def test_strided_tokens():
     assert torch.equal(summary(wide, ask), summary(x, ask))
 
 
-def test_opcheck():
-    (x, ask), g = example(B=1, N=5, C=8)
-    leaves = x.requires_grad_(), ask.requires_grad_()
-    torch.library.opcheck(torch.ops.saccade.summary.default, leaves)
-    x, ask = x.detach(), ask.detach()
-    kept = torch.ops.saccade.summary(x, ask)
-    torch.library.opcheck(torch.ops.saccade.summary_backward.default, (g[:1], x, ask, *kept))
-
-
 @pytest.mark.parametrize("heads", [1, 2])
 def test_gradient_is_added_to_what_is_there(heads):
     (x, ask), g = example(N=37, C=12)
-    ask, g = ask[:heads], g[:, :heads]
+    ask, g = ask[:heads], g[:, :heads].contiguous()
     alone, onto = torch.empty_like(x), torch.ones_like(x)
-    kept = means(x, ask)
-    first = means_backward(g, x, ask, *kept, alone, add=False)
-    second = means_backward(g, x, ask, *kept, onto, add=True)
+    mean, lse = x.new_empty(2, heads, 12), x.new_empty(2, heads)
+    kernel._means(x, ask, mean, lse)
+    first = kernel._means_backward(g, x, ask, mean, lse, alone, add=False)
+    second = kernel._means_backward(g, x, ask, mean, lse, onto, add=True)
     assert torch.equal(first, second)
     torch.testing.assert_close(onto, alone + 1)
 
 
-def test_second_derivatives_are_those_of_the_equation():
-    tensors, g = example(N=9, C=8)
+# -- the layer ------------------------------------------------------------------------------------
+
+
+LAYERS = [
+    (2, 50, 24, 3), (1, 1, 8, 1), (3, 300, 20, 2), (2, 3136, 64, 1), (1, 2000, 150, 3),
+    (5, 257, 64, 8), (2, 400, 320, 5),
+]  # fmt: skip
+
+
+def layer_example(B=2, N=50, C=24, h=3):
+    torch.manual_seed(0)
+    return (torch.randn(B, N, C), *letters(C, h, torch.float32)), torch.randn(B, N, C)
+
+
+def key_only(x, *w):
+    return ops.key_only(x, ops.Weights(*w), backend="native")
+
+
+def tokenwise(x, *w):
+    return ops.tokenwise(x, ops.Weights(*w))
+
+
+def compare_layer(B, N, C, h):
+    tensors, g = layer_example(B, N, C, h)
+    y, dy = gradients(key_only, tensors, g)
+    want, dwant = gradients(tokenwise, [t.double() for t in tensors], g.double())
+    assert relative(y, want) <= 1e-5
+    for name, got, expected in zip(("x", *ops.Weights._fields), dy, dwant, strict=True):
+        # The saliency's gradient is a small difference of large sums where it hardly matters.
+        assert relative(got, expected, 1e-2 * dwant[1].abs().max()) <= 1e-5, name
+
+
+@pytest.mark.parametrize("shape", LAYERS, ids=str)
+def test_the_layer_equals_the_equation(shape):
+    compare_layer(*shape)
+
+
+@pytest.mark.parametrize("shape", LAYERS[:3], ids=str)
+def test_equals_the_equation_where_products_are_torchs(shape, monkeypatch):
+    monkeypatch.setattr(linear, "pays", lambda: False)
+    compare_layer(*shape)
+
+
+def test_the_layer_goes_this_way():
+    tensors, g = layer_example()
+    y, dy = gradients(lambda x, *w: ops.key_only(x, ops.Weights(*w)), tensors, g)
+    again, dagain = gradients(key_only, tensors, g)
+    assert torch.equal(y, again)
+    assert all(map(torch.equal, dy, dagain))
+
+
+def test_the_layer_threads_and_runs_agree_bit_for_bit():
+    tensors, g = layer_example(3, 2000, 64, 2)
+    threads, runs = torch.get_num_threads(), []
+    try:
+        for n in (1, 2, 2, 3):
+            torch.set_num_threads(n)
+            y, dy = gradients(key_only, tensors, g)
+            runs.append([y, *dy])
+    finally:
+        torch.set_num_threads(threads)
+    for other in runs[1:]:
+        assert all(map(torch.equal, runs[0], other))
+
+
+def test_the_layer_nan_stays_in_its_image():
+    (x, *w), g = layer_example()
+    clean = key_only(x, *w)
+    x[1, 20, 3] = torch.nan
+    y, (dx, *_) = gradients(key_only, (x, *w), g)
+    assert torch.equal(y[0], clean[0])
+    assert y[1].isnan().all()
+    assert dx[0].isfinite().all()
+
+
+def test_strided_tokens_and_gradients():
+    (x, *w), g = layer_example()
+    want, dwant = gradients(key_only, (x, *w), g)
+    wide, wide_g = (t.repeat_interleave(2, 2)[:, :, ::2] for t in (x, g))
+    y, dy = gradients(key_only, (wide, *w), wide_g)
+    assert torch.equal(y, want)
+    assert all(map(torch.equal, dy, dwant))
+
+
+def test_the_layer_opcheck():
+    tensors, g = layer_example(1, 5, 8, 2)
     leaves = [t.requires_grad_() for t in tensors]
+    torch.library.opcheck(torch.ops.saccade.key_only.default, (*leaves, "native", True))
+    tensors = [t.detach() for t in tensors]
+    _, *kept = torch.ops.saccade.key_only(*tensors, "native", True)
+    backward = (g, *tensors, None, *kept, "native", [True] * 10)
+    torch.library.opcheck(torch.ops.saccade.key_only_backward.default, backward)
+
+
+def test_the_layer_second_derivatives_are_those_of_the_equation():
+    tensors, g = layer_example(N=9, C=8, h=2)
 
     def twice(f, leaves, g):
         once = torch.autograd.grad(f(*leaves), leaves, g, create_graph=True)
-        return torch.autograd.grad(sum(t.square().sum() for t in once), leaves)
+        total = sum(t.square().sum() for t in once)
+        return torch.autograd.grad(total, leaves, materialize_grads=True)  # b2 is in no gradient
 
+    leaves = [t.requires_grad_() for t in tensors]
     exact = [t.detach().double().requires_grad_() for t in tensors]
-    for got, want in zip(twice(summary, leaves, g), twice(plain, exact, g.double()), strict=True):
+    for got, want in zip(
+        twice(key_only, leaves, g), twice(tokenwise, exact, g.double()), strict=True
+    ):
         assert relative(got, want) < 1e-4
 
 
-def test_takes_fp32_outside_autocast_only():
-    x = torch.zeros(1, 2, 4)
-    assert supports(x)
-    assert not supports(x.double())
-    assert not supports(x.bfloat16())
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not supports(x)
+def test_vmap_over_images():
+    (x, *w), _ = layer_example()
+    w = ops.Weights(*w)
+    each = torch.func.vmap(lambda one: ops.key_only(one[None], w)[0])(x)
+    torch.testing.assert_close(each, ops.key_only(x, w))
+    each = torch.func.vmap(lambda one: key_only(one[None], *w)[0])(x)
+    torch.testing.assert_close(each, ops.key_only(x, w))
 
 
-def test_flops_are_two_products_per_head():
-    (x, ask), g = example()
-    one = 2 * x.numel() * len(ask)
-    with FlopCounterMode(display=False) as counter:
-        summary(x.requires_grad_(), ask).backward(g)
-    assert counter.get_total_flops() == 2 * one + 4 * one
+def test_compiled_is_the_same_layer(untyped):
+    (x, *w), g = layer_example()
+
+    def layer(x, *w):
+        return ops.key_only(x, ops.Weights(*w))
+
+    want, dwant = gradients(layer, (x, *w), g)
+    y, dy = gradients(torch.compile(layer, backend="aot_eager", fullgraph=True), (x, *w), g)
+    torch.testing.assert_close(y, want)
+    for got, expected in zip(dy, dwant, strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("backend", ops.KEY_ONLY.forms)
+def test_flops_of_the_layer_are_those_of_the_equation(backend):
+    """Four products with the tokens, the logits, and a sum for every head, in whatever form."""
+    (x, *w), g = layer_example()
+    leaves = [t.detach().requires_grad_() for t in (x, *w)]
+    with FlopCounterMode(display=False) as forward:
+        y = ops.key_only(leaves[0], ops.Weights(*leaves[1:]), backend)
+    with FlopCounterMode(display=False) as backward:
+        y.backward(g)
+    one = 2 * (2 * 50 * 24) * (4 * 24 + 3 + 1)
+    assert (forward.get_total_flops(), backward.get_total_flops()) == (one, 2 * one)

@@ -1,15 +1,19 @@
 import itertools
 import json
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import native
+from saccade.ops import qna as ops
+from saccade.ops.native import qna as kernels
 from saccade.ops.native.call import Map
-from saccade.ops.native.qna import InTurns, aggregate, aggregate_joined
+from saccade.ops.native.qna import InTurns
 from tests.ops.native import oracle
 from tests.ops.native.oracle import gradients, relative
 
@@ -17,6 +21,21 @@ pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
 
 WIDTHS = [8, 6]  # of heads: lanes along channels, along pixels
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
+
+
+aggregate = partial(ops.aggregate, backend="native")
+attend = partial(ops.attend, backend="native")
+
+
+def parted(vs, rpe):
+    """Scores and values as views of the map that holds both, the values first."""
+    L, h = rpe.shape[2:]
+    v, s = vs.tensor_split((vs.shape[-1] - L * h,), -1)
+    return s.unflatten(-1, (L, h)), v.unflatten(-1, (h, -1))
+
+
+def aggregate_joined(vs, rpe, ws, stride, padding, fold=True):
+    return aggregate(*parted(vs, rpe), rpe, ws, stride, padding, fold)
 
 
 @pytest.fixture(autouse=True)
@@ -158,7 +177,7 @@ def test_nothing_beside_the_heads_is_read_or_written(isa, heads):
     sums = torch.empty_like(rpe), torch.empty_like(ws)
     try:
         for name, rest in (("forward", {}), ("backward", {"sums": sums})):
-            kernel = InTurns(f"saccade_qna_{name}", vs, rpe, ws, 1, 1, (), **rest)
+            kernel = InTurns(f"saccade_qna_{name}", vs, want, rpe, ws, 1, 1, (), **rest)
             for field in wide if rest else ("s", "v", "out"):
                 setattr(kernel.call, field, middle(wide[field]))
             kernel(0, len(vs))
@@ -212,15 +231,13 @@ def test_gradcheck(stride, fold):
 def test_opcheck(fold):
     tensors, g = example(fold=fold)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
-    torch.library.opcheck(torch.ops.saccade.aggregate.default, (*leaves, 1, 1, fold))
+    options, how = (1, 1, fold), ("native", True)
+    torch.library.opcheck(torch.ops.saccade.aggregate.default, (*leaves, *options, *how))
     plain = [None if t is None else t.detach() for t in tensors]
-    torch.library.opcheck(torch.ops.saccade.aggregate_backward.default, (g, *plain, 1, 1, fold))
-    s, v, *tables = plain
-    vs = torch.cat((v.flatten(3), s.flatten(3)), -1)
-    back = g, vs, *tables, 1, 1, fold
-    torch.library.opcheck(torch.ops.saccade.aggregate_joined_backward.default, back)
-    leaves = [None if t is None else t.detach().requires_grad_() for t in (vs, *tables)]
-    torch.library.opcheck(torch.ops.saccade.aggregate_joined.default, (*leaves, 1, 1, fold))
+    _, *kept = torch.ops.saccade.aggregate(*plain, *options, *how)
+    wanted = [True, True, True, fold]
+    back = g, *plain, *options, None, *kept, "native", wanted
+    torch.library.opcheck(torch.ops.saccade.aggregate_backward.default, back)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -236,12 +253,6 @@ def test_joined_is_the_same_bit_for_bit(fold, stride):
     assert torch.equal(dvs, torch.cat((dv.flatten(3), ds.flatten(3)), -1))
     for a, b in zip(dtables, dtables2, strict=True):
         assert a is b is None or torch.equal(a, b)
-
-
-def test_joined_refuses_values_that_no_heads_divide():
-    (_, _, rpe, ws), _ = example()
-    with pytest.raises(ValueError, match="heads must divide"):
-        aggregate_joined(torch.randn(1, 5, 5, 7 + rpe.shape[2] * rpe.shape[3]), rpe, ws, 1, 1)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -380,18 +391,18 @@ def test_autocast_computes_in_bfloat16():
 
 def test_flops_are_those_of_the_equation():
     (s, v, rpe, ws), g = example(L=2, k=3)
-    one = 2 * v.numel() * 9 * 2
+    one = 2 * (2 * 9 * 11) * 9 * (2 * 2) * (8 + 1)  # windows, places, queries and heads
     with FlopCounterMode(display=False) as counter:
         aggregate(s.requires_grad_(), v, rpe, ws, 1, 1).backward(g)
     assert counter.get_total_flops() == 3 * one
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"stride": 0}, "stride >= 1"),
+    ({"stride": 0}, "1 <= stride"),
     ({"padding": 3}, "padding < k"),
-    ({"fold": False}, "ws weighs a sum"),
+    ({"fold": False}, "no ws without fold"),
     ({"rpe": torch.zeros(3, 3, 1, 2)}, "rpe and ws must be"),
-    ({"v": torch.zeros(2, 9, 11, 3, 8)}, "must agree"),
+    ({"v": torch.zeros(2, 9, 11, 3, 8)}, "s is B H W L h and v B H W h d"),
 ])  # fmt: skip
 def test_refuses_with_the_cure(untyped, change, message):
     tensors, _ = example()
@@ -404,3 +415,110 @@ def test_refuses_a_map_smaller_than_the_window():
     tensors, _ = example(k=5, padding=2)
     with pytest.raises(ValueError, match="no window fits"):
         aggregate(*(t[:, :3, :3] if t.shape[0] == 2 else t for t in tensors), 1, 0)
+
+
+# -- the layer ------------------------------------------------------------------------------------
+
+
+def layer_example(B=3, H=9, W=11, C=6, heads=2, d=4, L=2, k=3, D=5, bias=True, ws=True):
+    """x, weight, bias, rpe, ws, mix and its bias."""
+    torch.manual_seed(0)
+    J = heads * d + L * heads
+    shapes = (B, H, W, C), (J, C), (J,), (k, k, L, heads), (k, k, L, heads), (D, heads * d), (D,)
+    there = True, True, bias, True, ws, True, bias
+    return [torch.randn(s) if t else None for s, t in zip(shapes, there, strict=True)]
+
+
+def plain(x, weight, bias, rpe, ws, mix, mix_bias, stride=1, padding=1):
+    s, v = parted(F.linear(x, weight, bias), rpe)
+    return F.linear(
+        oracle.aggregate(s, v, rpe, ws, stride, padding, True).flatten(3), mix, mix_bias
+    )
+
+
+@pytest.mark.parametrize("enough", [1, 2 * 4 * 9 * 11 * 12, 2**21])  # images a turn: 1, 2 and all
+@pytest.mark.parametrize(("k", "L", "stride"), [(3, 2, 1), (7, 1, 1), (5, 1, 2)])
+@pytest.mark.parametrize("more", [True, False])
+def test_the_layer_equals_the_equation(monkeypatch, enough, k, L, stride, more):
+    monkeypatch.setattr(kernels, "ENOUGH", enough)
+    tensors = layer_example(k=k, L=L, C=8 if more else 6, bias=more, ws=more)  # 8: as wide as z
+    how = stride, k // 2
+    exact = [None if t is None else t.double() for t in tensors]
+    want = plain(*exact, *how)
+    g = torch.randn(want.shape)
+    _, dwant = gradients(lambda *t: plain(*t, *how), exact, g.double())
+    y, dy = gradients(lambda *t: attend(*t, *how), tensors, g)
+    assert relative(y, want) <= 1e-5
+    least = 0.1 * max(t.abs().max() for t in dwant)
+    for got, expected in zip(dy, dwant, strict=True):
+        assert relative(got, expected, least) <= 1e-5
+    with torch.no_grad():
+        assert torch.equal(attend(*tensors, *how), y)
+
+
+def test_maps_of_any_layout():
+    x, *rest = layer_example()
+    strided = x.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1)
+    assert torch.equal(attend(strided, *rest, 1, 1), attend(x, *rest, 1, 1))
+
+
+def test_backward_without_what_forward_kept():
+    tensors = layer_example()
+    y, vs, z = torch.ops.saccade.attend(*tensors, 1, 1, "native", True)
+    none = torch.ops.saccade.attend(*tensors, 1, 1, "native", False)[1:]
+    g, how = torch.randn_like(y), ("native", [True] * 7)
+    kept, found = (
+        torch.ops.saccade.attend_backward(g, *tensors, 1, 1, None, *held, *how)
+        for held in ((vs, z), none)
+    )
+    assert all(torch.equal(a, b) for a, b in zip(kept, found, strict=True))
+
+
+def test_the_layer_opcheck():
+    tensors = layer_example(H=4, W=5)
+    leaves = [t.requires_grad_() for t in tensors]
+    torch.library.opcheck(torch.ops.saccade.attend.default, (*leaves, 1, 1, "native", True))
+    tensors = [t.detach() for t in tensors]
+    y, vs, z = torch.ops.saccade.attend(*tensors, 1, 1, "native", True)
+    inputs = (torch.randn_like(y), *tensors, 1, 1, None, vs, z, "native", [True] * 7)
+    torch.library.opcheck(torch.ops.saccade.attend_backward.default, inputs)
+
+
+def test_second_derivatives():
+    tensors = layer_example(B=1, H=4, W=5)
+
+    def penalty(f, tensors):
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        d = torch.autograd.grad(f(*leaves, 1, 1).square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(t.square().sum() for t in d), leaves)
+
+    want = penalty(plain, [t.double() for t in tensors])
+    for a, b in zip(penalty(attend, tensors), want, strict=True):
+        assert relative(a, b) < 1e-4
+
+
+def test_flops_of_the_layer_are_those_of_the_equation():
+    tensors = layer_example(B=1)
+    with FlopCounterMode(display=False) as counter:
+        attend(*tensors, 1, 1)
+    pixels = 9 * 11
+    assert counter.get_total_flops() == 2 * pixels * (6 * 12 + 8 * 5 + 9 * (2 * 2) * (4 + 1))
+
+
+def test_takes_float32_alone():
+    tensors = layer_example()
+    assert ops.ATTEND.choose((*tensors, 1, 1)) == "native"
+    for dtype in (torch.bfloat16, torch.float64):
+        assert ops.ATTEND.choose((*(t.to(dtype) for t in tensors), 1, 1)) == "composed"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert ops.ATTEND.choose((*tensors, 1, 1)) == "composed"
+
+
+def test_refuses_what_does_not_fit():
+    x, weight, *rest = layer_example()
+    with pytest.raises(ValueError, match="attend: x is B H W C"):
+        ops.ATTEND(x[..., :-1], weight, *rest, 1, 1)
+    x, *rest = layer_example()
+    for small, padding, message in ((x[:, :2], 0, "no window fits"), (x, 3, "padding < k")):
+        with pytest.raises(ValueError, match=message):
+            attend(small, *rest, 1, padding)

@@ -1,4 +1,5 @@
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,11 +8,13 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import native
-from saccade.ops.native.sasa import local_attention
+from saccade.ops import sasa as ops
 from tests.ops.native import oracle
 from tests.ops.native.oracle import gradients, relative
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
+
+local_attention = partial(ops.local_attention, backend="native")
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
 
@@ -185,12 +188,14 @@ def test_gradcheck(border):
 def test_opcheck(content, position):
     tensors, _ = example(content=content, position=position)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
-    torch.library.opcheck(torch.ops.saccade.local_attention.default, (*leaves, 2, 7, "zero"))
+    options, how = (2, 7, "zero"), ("native", True)
+    torch.library.opcheck(torch.ops.saccade.local_attention.default, (*leaves, *options, *how))
     g = torch.randn_like(tensors[0])
     plain = [None if t is None else t.detach() for t in tensors]
-    torch.library.opcheck(
-        torch.ops.saccade.local_attention_backward.default, (g, *plain, 2, 7, "zero")
-    )
+    _, kept = torch.ops.saccade.local_attention(*plain, *options, *how)
+    wanted = [t is not None for t in plain]
+    back = g, *plain, *options, None, kept, "native", wanted
+    torch.library.opcheck(torch.ops.saccade.local_attention_backward.default, back)
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
@@ -288,19 +293,19 @@ def test_flops_are_those_of_the_equation():
     assert counter.get_total_flops() == 3 * one + 6 * one
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         x = torch.empty_like(q, device="meta")
-        local_attention(x, x, x, None, None, 2, 7, "zero")
+        ops.local_attention(x, x, x, None, None, 2, 7, "zero")
     assert counter.get_total_flops() == 2 * one
 
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"heads": 3}, "heads must divide"),
     ({"window": 4}, "window must be odd"),
-    ({"window": 17}, "window must be odd"),
+    ({"window": 17, "row": None, "col": None}, "windows from 3 to 15"),
     ({"border": "wrap"}, "border must be"),
     ({"row": None}, "come together"),
-    ({"k": None, "row": None, "col": None}, "nothing to compare"),
-    ({"row": torch.zeros(1, 5, 4)}, "row and col must be"),
-    ({"k": torch.zeros(2, 16, 9, 10)}, "must agree"),
+    ({"k": None, "row": None, "col": None}, "keys or positions"),
+    ({"row": torch.zeros(1, 5, 4)}, "row must be"),
+    ({"k": torch.zeros(2, 16, 9, 10)}, "one shape and device"),
 ])  # fmt: skip
 def test_refuses_with_the_cure(untyped, change, message):
     tensors, _ = example()

@@ -1,5 +1,7 @@
 """The stem as one operator: the plain form is its oracle, in double precision."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -8,11 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from saccade.bench import peak_memory
 from saccade.layers.sasa_stem import AttentionStem
 from saccade.ops import native, sasa_block
-from saccade.ops.native.sasa_block import attend_blocks, maximum_of_blocks
-from saccade.ops.sasa_block import plain
+from saccade.ops.operator import use_backend
 from tests.ops.native.oracle import gradients, relative
 
 pytestmark = pytest.mark.skipif(not native.available(), reason=native.where())
+
+attend_blocks = partial(sasa_block.attend, backend="native")
+maximum_of_blocks = partial(sasa_block.maximum_of_blocks, backend="native")
+plain = partial(sasa_block.attend, backend="composed")
 
 SHAPES = [  # B C D heads H W positions
     (2, 3, 64, 4, 8, 8, True), (1, 3, 32, 2, 9, 13, True), (2, 1, 16, 1, 5, 3, False),
@@ -125,12 +130,14 @@ def test_any_layout_of_the_image():
 def test_opcheck(positions):
     tensors, g, heads = example(H=4, W=5, positions=positions)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
-    torch.library.opcheck(torch.ops.saccade.attend_blocks.default, (*leaves, heads, True))
+    forward = (*leaves, heads, True, "native", True)
+    torch.library.opcheck(torch.ops.saccade.attend_blocks.default, forward)
     tensors = [None if t is None else t.detach() for t in tensors]
-    arguments = (*tensors, heads, False)
-    torch.library.opcheck(torch.ops.saccade.attend_blocks_backward.default, (g, *arguments))
+    wanted = [t is not None for t in tensors]
+    backward = (g, *tensors, heads, False, None, "native", wanted)
+    torch.library.opcheck(torch.ops.saccade.attend_blocks_backward.default, backward)
     ones = torch.ones(32)
-    pooled = (*tensors, ones, ones, heads, False)
+    pooled = (*tensors, ones, ones, heads, False, "native", False)
     torch.library.opcheck(torch.ops.saccade.maximum_of_blocks.default, pooled)
 
 
@@ -163,12 +170,16 @@ def test_compiled_is_the_same(untyped):
 def test_flops_are_those_of_the_plain_form(positions):
     tensors, _, heads = example(positions=positions)
 
-    def counted(form):
+    def counted(form, *more):
         with FlopCounterMode(display=False) as counter:
-            form(*tensors, heads, False)
+            form(*tensors, *more, heads, False)
         return counter.get_total_flops()
 
-    assert counted(attend_blocks) == counted(plain)
+    with FlopCounterMode(display=False) as counter:
+        sasa_block.composed(*tensors, heads, False)  # past the operator, by torch's formulas
+    assert counted(attend_blocks) == counted(plain) == counter.get_total_flops()
+    ones = torch.ones(32)
+    assert counted(maximum_of_blocks, ones, ones) == counter.get_total_flops()
 
 
 def test_nothing_is_kept_but_the_image():
@@ -182,13 +193,13 @@ def test_nothing_is_kept_but_the_image():
 def test_what_does_not_fit_is_said():
     tensors, _, heads = example()
     with pytest.raises(ValueError, match=r"attend_blocks: x is B C H W"):
-        torch.ops.saccade.attend_blocks(*tensors, heads + 1, False)
+        sasa_block.attend(*tensors, heads + 1, False)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("values", ["mixture", "pointwise"])
 @pytest.mark.parametrize("border", ["zero", "mask"])
-def test_the_stem_at_once(values, border, monkeypatch):
+def test_the_stem_at_once(values, border):
     """In eval mode without gradients: norm and maximum as well."""
     stem = AttentionStem(3, 64, values=values, border=border).eval()
     for t in (stem.norm.weight, stem.norm.bias, stem.norm.running_mean):
@@ -198,26 +209,30 @@ def test_the_stem_at_once(values, border, monkeypatch):
     hook = stem.norm.register_forward_hook(lambda *_: None)
     step_by_step = stem(x)
     hook.remove()
-    monkeypatch.setattr(sasa_block, "supports", lambda *_: False)
-    want = stem(x)
+    with use_backend("plain"):
+        want = stem(x)
     for got in (y, step_by_step):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_a_stem_in_other_words_goes_the_plain_way():
-    fuses = sasa_block.fuses
+    def chosen(x, w, heads, side):
+        inputs = x, w, w, w.expand(side**2, -1, -1), None, None, heads, False
+        return sasa_block.ATTEND_BLOCKS.choose(inputs)
+
     x, w = torch.randn(1, 3, 8, 8), torch.randn(64, 3)
-    assert fuses(x, w, 4, 4)
-    assert not fuses(x, w, 4, 2)
-    assert not fuses(x, w, 8, 4)  # heads of 8 channels
-    assert not fuses(x.double(), w.double(), 4, 4)
-    assert not fuses(x.to("meta"), w.to("meta"), 4, 4)
+    assert chosen(x, w, 4, 4) == "native"
+    assert chosen(x, w, 4, 2) == "composed"
+    assert chosen(x, w, 8, 4) == "composed"  # heads of 8 channels
+    assert chosen(x.double(), w.double(), 4, 4) == "composed"
+    assert chosen(x.to("meta"), w.to("meta"), 4, 4) == "composed"
     with torch.autocast("cpu", torch.bfloat16):
-        assert not fuses(x, w, 4, 4)
-    assert AttentionStem(3, 64, values="conv").letters() is None
+        assert chosen(x, w, 4, 4) == "composed"
+    assert AttentionStem(3, 64, values="conv").letters(x) is None
     stem = AttentionStem(3, 64)
+    assert stem.letters(x) is not None
     stem.query.register_forward_hook(lambda *_: None)
-    assert stem.letters() is None
+    assert stem.letters(x) is None
 
 
 @torch.no_grad()
@@ -232,5 +247,7 @@ def test_norms_of_other_kinds(norm):
 
 def test_values_with_a_bias_are_called():
     stem = AttentionStem(3, 64, values="pointwise")
+    x = torch.randn(1, 3, 8, 8)
+    assert stem.letters(x) is not None
     stem.value = torch.nn.Conv2d(3, 64, 1)
-    assert stem.letters() is None
+    assert stem.letters(x) is None

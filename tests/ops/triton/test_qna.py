@@ -34,9 +34,13 @@ def example(B=1, H=4, W=5, L=2, heads=2, d=4, k=3, weighted=True, dtype=torch.fl
     return draw(B, H, W, L, heads) * scale, draw(B, H, W, heads, d), draw(k, k, L, heads), ws
 
 
-def check_equation(stride=1, padding=1, fold=True, **shape):
-    from saccade.ops.triton.qna import aggregate
+def aggregate(*call):
+    from saccade.ops import qna
 
+    return qna.aggregate(*call, backend="triton")
+
+
+def check_equation(stride=1, padding=1, fold=True, **shape):
     tensors = example(**shape)
 
     def run(f):
@@ -79,8 +83,6 @@ def test_is_the_equation_in_every_variant(interpreter, k, stride, L, fold):
 
 def check_extremes():
     """Windows far below the map's maximum keep their weights; fp32 scores in the hundreds."""
-    from saccade.ops.triton.qna import aggregate
-
     s, v, rpe, ws = example(heads=1, H=6, W=6)
     s[:, :3] += 500
     s[:, 3:] -= 500
@@ -93,8 +95,6 @@ def test_every_window_has_its_own_maximum(interpreter):
 
 
 def check_nan():
-    from saccade.ops.triton.qna import aggregate
-
     tensors = example(heads=1, H=6, W=7)
     reached = torch.zeros(6, 7, dtype=torch.bool)
     reached[1:4, 2:5] = True  # the windows that hold pixel (2, 3)
@@ -109,14 +109,17 @@ def test_nan_stays_in_its_windows(interpreter):
 
 
 def check_operators(weighted, fold):
-    from saccade.ops.triton.qna import _backward, _forward
+    from saccade.ops.qna import AGGREGATE as OP
 
     tensors = example(heads=1, L=1, H=3, W=3, weighted=weighted)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
-    torch.library.opcheck(_forward, (*leaves, 2, 1, fold))
+    options = 2, 1, fold
+    torch.library.opcheck(OP._call, (*leaves, *options, "triton", True))
     inputs = [None if t is None else t.detach() for t in tensors]
-    z, *kept = _forward(*inputs, 2, 1, fold)
-    torch.library.opcheck(_backward, (torch.randn_like(z), *inputs, *kept, 2, 1, fold))
+    z, *kept = OP._call(*inputs, *options, "triton", True)
+    wanted = [t is not None for t in inputs]
+    backward = (torch.randn_like(z), *inputs, *options, None, *kept, "triton", wanted)
+    torch.library.opcheck(OP._call_backward, backward)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +130,6 @@ def test_operators_keep_their_contracts(interpreter, weighted, fold):
 
 
 def check_compile():
-    from saccade.ops.triton.qna import aggregate
-
     tensors = example(heads=1, L=1, H=3, W=3)
 
     def run(*t):
@@ -147,12 +148,10 @@ def test_compiles_in_one_graph_to_the_same_bits(interpreter):
 def check_flops():
     from torch.utils.flop_counter import FlopCounterMode
 
-    from saccade.ops.triton.qna import aggregate
-
     tensors = example(heads=1, L=2, d=4, H=3, W=3)
     with FlopCounterMode(display=False) as counter:
         gradients(lambda *t: aggregate(*t, 2, 1), tensors, torch.randn(1, 2, 2, 1, 4))
-    assert counter.get_total_flops() == 3 * (2 * (2 * 2) * 9 * (4 + 2))
+    assert counter.get_total_flops() == 3 * (2 * (2 * 2) * 9 * 2 * (4 + 1))
 
 
 def test_flops_are_those_of_the_equation(interpreter):
@@ -160,18 +159,18 @@ def test_flops_are_those_of_the_equation(interpreter):
 
 
 def check_refusals():
-    from saccade.ops.triton.qna import aggregate
+    from saccade.ops.qna import AGGREGATE
 
     s, v, rpe, ws = example()
     for rule, call in {
-        "v B H W h d": (s, v[:, 1:], rpe, ws, 1, 1),
-        "rpe is k k L h": (s, v, rpe[:, :2], ws, 1, 1),
-        "the shape of rpe": (s, v, rpe, ws[:2, :2], 1, 1),
-        "0 <= padding < k": (s, v, rpe, ws, 1, 3),
-        "no window fits": (s[:, :2], v[:, :2], rpe, ws, 1, 0),
+        "v B H W h d": (s, v[:, 1:], rpe, ws, 1, 1, True),
+        "rpe and ws must be k k L h": (s, v, rpe[:, :2], ws, 1, 1, True),
+        "rpe and ws must be k k L h .* ws.shape": (s, v, rpe, ws[:2, :2], 1, 1, True),
+        "0 <= padding < k": (s, v, rpe, ws, 1, 3, True),
+        "no window fits": (s[:, :2], v[:, :2], rpe, ws, 1, 0, True),
     }.items():
         with pytest.raises(ValueError, match=rule):
-            aggregate(*call)
+            AGGREGATE(*call, backend="triton")
 
 
 def test_refuses_what_it_would_misread(interpreter):
@@ -184,7 +183,7 @@ def check_public():
 
     tensors = example(heads=1, L=2, H=3, W=3)
     g = torch.randn(1, 3, 3, 1, 4)
-    with mock.patch.object(qna, "_best", return_value="triton"):
+    with mock.patch.dict(qna.AGGREGATE.kernels, native=qna.AGGREGATE.kernels["triton"]):
         got = gradients(lambda *t: qna.aggregate(*t, 1, 1), tensors, g)
     want = gradients(lambda *t: qna.unrolled(*t, 1, 1), tensors, g)
     for a, b in zip(got, want, strict=True):

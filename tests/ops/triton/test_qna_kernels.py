@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from tests.ops.triton.check import compiled, label
-from tests.ops.triton.test_qna import example
+from tests.ops.triton.test_qna import aggregate, example
 
 
 def check_machine_code(arch, choices, stride=1, fold=True, **shape):
-    from saccade.ops.triton.qna import aggregate
     from saccade.ops.triton.tune import CHOICES
 
     tensors = example(**shape)

@@ -31,6 +31,12 @@ def plain(q, k, v, row, col, heads, window, border):
     return sum(p[..., j, None].movedim(-1, 2) * x for j, x in enumerate(values)).reshape(B, C, H, W)
 
 
+def local_attention(*call, **options):
+    from saccade.ops import sasa
+
+    return sasa.local_attention(*call, **options, backend="triton")
+
+
 def example(B=1, heads=2, d=4, H=3, W=5, window=3, tables=1, content=True, position=True,
             layout="nchw", dtype=torch.float32):  # fmt: skip
     """q, k, v, row, col and an upstream gradient."""
@@ -49,7 +55,6 @@ def example(B=1, heads=2, d=4, H=3, W=5, window=3, tables=1, content=True, posit
 
 
 def check_equation(border, heads, window, **shape):
-    from saccade.ops.triton.sasa import local_attention
 
     tensors, g = example(heads=heads, window=window, **shape)
 
@@ -94,14 +99,17 @@ def test_is_the_equation_in_every_variant(interpreter, border, window, layout, d
 
 
 def check_operators(layout, position):
-    from saccade.ops.triton.sasa import _backward, _forward
+    from saccade.ops.sasa import LOCAL_ATTENTION as OP
 
     tensors, g = example(heads=1, layout=layout, position=position, H=2, W=2)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
-    torch.library.opcheck(_forward, (*leaves, 1, 3, "zero"))
+    options = 1, 3, "zero"
+    torch.library.opcheck(OP._call, (*leaves, *options, "triton", True))
     inputs = [None if t is None else t.detach() for t in tensors]
-    kept = _forward(*inputs, 1, 3, "zero")
-    torch.library.opcheck(_backward, (g, *inputs, *kept, 1, 3, "zero"))
+    kept = OP._call(*inputs, *options, "triton", True)
+    wanted = [t is not None for t in inputs]
+    backward = (g, *inputs, *options, *kept, "triton", wanted)
+    torch.library.opcheck(OP._call_backward, backward)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +120,6 @@ def test_operators_keep_their_contracts(interpreter, layout, position):
 
 
 def check_compile():
-    from saccade.ops.triton.sasa import local_attention
 
     tensors, g = example(heads=1, H=2, W=3)
 
@@ -129,7 +136,6 @@ def test_compiles_in_one_graph_to_the_same_bits(interpreter):
 
 
 def check_nan(border):
-    from saccade.ops.triton.sasa import local_attention
 
     (q, k, v, row, col), g = example(H=6, W=7, heads=1)
     reached = torch.zeros(6, 7, dtype=torch.bool)
@@ -149,7 +155,6 @@ def test_nan_stays_in_its_windows(interpreter, border):
 
 def check_extremes():
     """Logits in the thousands, of both signs: the softmax neither overflows nor divides by zero."""
-    from saccade.ops.triton.sasa import local_attention
 
     (q, k, v, *tables), g = example(heads=1, H=4, W=4, d=8, dtype=torch.float64)
     compare(lambda *t: local_attention(*t, 1, 3, "mask"), lambda *t: plain(*t, 1, 3, "mask"),
@@ -163,8 +168,6 @@ def test_large_logits(interpreter):
 def check_flops():
     from torch.utils.flop_counter import FlopCounterMode
 
-    from saccade.ops.triton.sasa import local_attention
-
     tensors, g = example(heads=1, d=4, H=2, W=3)
     with FlopCounterMode(display=False) as counter:
         gradients(lambda *t: local_attention(*t, 1, 3), tensors, g)
@@ -176,19 +179,20 @@ def test_flops_are_those_of_the_equation(interpreter):
 
 
 def check_refusals():
-    from saccade.ops.triton.sasa import local_attention
+
+    from saccade.ops.sasa import LOCAL_ATTENTION
 
     (q, k, v, row, col), _ = example()
     for rule, call in {
-        "heads must divide": (q, k, v, row, col, 3, 3),
-        "window must be odd": (q, k, v, row, col, 2, 4),
+        "heads must divide": (q, k, v, row, col, 3, 3, "zero"),
+        "window must be odd": (q, k, v, row, col, 2, 4, "zero"),
         "border must be one of": (q, k, v, row, col, 2, 3, "wrap"),
-        "one shape": (q, k[..., :2], v, row, col, 2, 3),
-        "come together": (q, k, v, row, None, 2, 3),
-        "row and col must be": (q, k, v, row, col, 2, 5),
+        "one shape": (q, k[..., :2], v, row, col, 2, 3, "zero"),
+        "come together": (q, k, v, row, None, 2, 3, "zero"),
+        "row must be": (q, k, v, row, col, 2, 5, "zero"),
     }.items():
         with pytest.raises(ValueError, match=rule):
-            local_attention(*call)
+            LOCAL_ATTENTION(*call, backend="triton")
 
 
 def test_refuses_what_it_would_misread(interpreter):
@@ -197,12 +201,12 @@ def test_refuses_what_it_would_misread(interpreter):
 
 def check_public():
     """The public function insisting on Triton, against its reference; and second derivatives."""
-    from saccade.ops.sasa import local_attention
+    from saccade.ops import sasa
 
     tensors, g = example(dtype=torch.float64, H=2, W=3)
 
     def run(form):
-        return lambda *t: local_attention(*t, 2, 3, "mask", form)
+        return lambda *t: sasa.local_attention(*t, 2, 3, "mask", form)
 
     compare(run("triton"), run("unfolded"), tensors, g)
     leaves = [t.requires_grad_() for t in tensors]

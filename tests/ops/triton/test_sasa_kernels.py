@@ -4,11 +4,10 @@ import pytest
 import torch
 
 from tests.ops.triton.check import compiled, gradients, label
-from tests.ops.triton.test_sasa import example
+from tests.ops.triton.test_sasa import example, local_attention
 
 
 def check_machine_code(arch, choices, heads, window, border, **shape):
-    from saccade.ops.triton.sasa import local_attention
     from saccade.ops.triton.tune import CHOICES
 
     tensors, g = example(heads=heads, window=window, **shape)

@@ -17,7 +17,7 @@ def asked_again():
 @pytest.mark.usefixtures("asked_again")
 def test_where_gives_the_reason(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not triton.available()
+    assert not triton.ready()
     assert triton.where().startswith("plain PyTorch (")
 
 
@@ -34,11 +34,11 @@ def test_needs_ampere(monkeypatch, capability, usable):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     monkeypatch.setattr(torch.version, "hip", None)
-    assert triton.available() == usable
+    assert triton.ready() == usable
 
 
 def check_tiles():
-    from saccade.ops.triton.tune import TILE, block, power_of_two
+    from saccade.ops.triton import TILE, block, power_of_two
 
     for width in range(1, 129):
         D, pixels = power_of_two(width), block(width)

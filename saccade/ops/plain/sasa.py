@@ -14,7 +14,6 @@ floats, forward and backward; backward computes the weights of a part again. So 
 for it but q, k and v themselves.
 """
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
@@ -22,28 +21,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.flop_counter import register_flop_formula
 
-from saccade.ops.precision import no_autocast, wide
+from saccade.ops.operator import Kernel
+from saccade.ops.precision import wide
 
-OUT = -1e30  # the logit of what is not to be seen; finite, so that nothing but OUT is no NaN
+OUT = -1e30  # the logit of what is not to be seen; finite: a line of only -inf would give NaN
 SIDE = 4  # of a tile, on a map that is not one tile
 WHOLE = 7  # up to so many rows (columns), a map is one tile high (wide)
 LEAST, MOST = 2**19, 2**20  # floats in work at a time; above, a CPU's caches no longer hold them
-
-
-def tiled(
-    q: Float[Tensor, "B C H W"],
-    k: Float[Tensor, "B C H W"] | None,
-    v: Float[Tensor, "B C H W"],
-    row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None,
-    heads: int,
-    window: int,
-    border: str = "zero",
-) -> Float[Tensor, "B C H W"]:
-    """Attend within k x k windows without ever holding them all."""
-    return torch.ops.saccade.sasa_tiled(q, k, v, row, col, heads, window, border)
 
 
 def _by_head(x: Float[Tensor, "B C H W"], heads: int) -> Float[Tensor, "B h H W d"]:
@@ -226,13 +211,9 @@ def _parts(maps: Float[Tensor, "B h H W d"], window: int) -> Iterator[Part]:
                 yield Part(slice(b, b + images), slice(n, n + heads), band)
 
 
-@torch.library.custom_op(
-    "saccade::sasa_tiled",
-    mutates_args=(),
-    schema="(Tensor q, Tensor? k, Tensor v, Tensor? row, Tensor? col,"
-    " int heads, int window, str border) -> Tensor",
-)
 def _forward(
+    out: Tensor,
+    kept: tuple[()],
     q: Tensor,
     k: Tensor | None,
     v: Tensor,
@@ -241,28 +222,21 @@ def _forward(
     heads: int,
     window: int,
     border: str,
-) -> Tensor:
-    y = torch.empty_like(q)
-    qs, vs, ys = (_by_head(x, heads) for x in (q, v, y))
+) -> None:
+    qs, vs, ys = (_by_head(x, heads) for x in (q, v, out))
     ks = None if k is None else _by_head(k, heads)
-    with no_autocast(q.device):
-        for part in _parts(qs, window):
-            band = part.band
-            keys = None if ks is None else band.keys(part.of(ks))
-            queries, tables = band.queries(part.of(qs)), (part.own(row), part.own(col))
-            a = _weights(queries, keys, *tables, border, band)
-            part.of(ys)[:, :, band.top : band.end] = band.join(a @ band.keys(part.of(vs)))
-    return y
+    for part in _parts(qs, window):
+        band = part.band
+        keys = None if ks is None else band.keys(part.of(ks))
+        queries, tables = band.queries(part.of(qs)), (part.own(row), part.own(col))
+        a = _weights(queries, keys, *tables, border, band)
+        part.of(ys)[:, :, band.top : band.end] = band.join(a @ band.keys(part.of(vs)))
 
 
-@torch.library.custom_op(
-    "saccade::sasa_tiled_backward",
-    mutates_args=(),
-    schema="(Tensor gy, Tensor q, Tensor? k, Tensor v, Tensor? row, Tensor? col,"
-    " int heads, int window, str border) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
-)
 def _backward(
-    gy: Tensor,
+    grad: Tensor,
+    kept: tuple[()],
+    wanted: list[bool],
     q: Tensor,
     k: Tensor | None,
     v: Tensor,
@@ -271,37 +245,34 @@ def _backward(
     heads: int,
     window: int,
     border: str,
-) -> tuple[Tensor, ...]:
-    """The gradients of q, k, v, row and col; an empty tensor for what is not there."""
-    given = (k, v, row, col)
+) -> list[Tensor | None]:
     gk, gv, grow, gcol = (
-        q.new_empty(0) if x is None else torch.zeros_like(x, dtype=wide(x.dtype)) for x in given
+        None if x is None else torch.zeros_like(x, dtype=wide(x.dtype)) for x in (k, v, row, col)
     )
     gq = torch.empty_like(q)
-    qs, vs, gys, gqs, gvs = (_by_head(x, heads) for x in (q, v, gy, gq, gv))
-    ks, gks = (None, None) if k is None else (_by_head(k, heads), _by_head(gk, heads))
-    with no_autocast(q.device):
-        for part in _parts(qs, window):
-            band = part.band
-            rows, cols = part.own(row), part.own(col)
-            queries, gout = band.queries(part.of(qs)), band.queries(part.of(gys))
-            keys = None if ks is None else band.keys(part.of(ks))
-            a = _weights(queries, keys, rows, cols, border, band)
-            band.add(a.mT @ gout, part.of(gvs))
-            s = gout @ band.keys(part.of(vs)).mT  # gradient of the weights,
-            s = torch._softmax_backward_data(s, a, -1, s.dtype)  # of the logits
-            del a
-            total = torch.zeros_like(queries)
-            if keys is not None and gks is not None:
-                total = s @ keys
-                band.add(s.mT @ queries, part.of(gks))
-            if rows is not None and cols is not None:
-                gs = _position_backward(s, queries, rows, cols, band)
-                for to, g in zip((total, part.own(grow), part.own(gcol)), gs, strict=True):
-                    cast(Tensor, to).add_(g)
-            part.of(gqs)[:, :, band.top : band.end] = band.join(total)
-    sums = zip((gk, gv, grow, gcol), given, strict=True)
-    return gq, *(g if x is None else g.to(x.dtype) for g, x in sums)
+    qs, vs, gys, gqs = (_by_head(x, heads) for x in (q, v, grad, gq))
+    gvs = _by_head(cast(Tensor, gv), heads)
+    ks, gks = (None if x is None else _by_head(x, heads) for x in (k, gk))
+    for part in _parts(qs, window):
+        band = part.band
+        rows, cols = part.own(row), part.own(col)
+        queries, gout = band.queries(part.of(qs)), band.queries(part.of(gys))
+        keys = None if ks is None else band.keys(part.of(ks))
+        a = _weights(queries, keys, rows, cols, border, band)
+        band.add(a.mT @ gout, part.of(gvs))
+        s = gout @ band.keys(part.of(vs)).mT  # gradient of the weights,
+        s = torch._softmax_backward_data(s, a, -1, s.dtype)  # of the logits
+        del a
+        total = torch.zeros_like(queries)
+        if keys is not None and gks is not None:
+            total = s @ keys
+            band.add(s.mT @ queries, part.of(gks))
+        if rows is not None and cols is not None:
+            gs = _position_backward(s, queries, rows, cols, band)
+            for to, g in zip((total, part.own(grow), part.own(gcol)), gs, strict=True):
+                cast(Tensor, to).add_(g)
+        part.of(gqs)[:, :, band.top : band.end] = band.join(total)
+    return [gq, gk, gv, grow, gcol]
 
 
 def _position_backward(
@@ -326,43 +297,12 @@ def _position_backward(
     return torch.cat(to_q, 3).reshape(q.shape), to_tables[0], to_tables[1]
 
 
-@_forward.register_fake
-def _(q: Tensor, *rest: object) -> Tensor:
-    return torch.empty_like(q)
-
-
-@_backward.register_fake
-def _(gy: Tensor, *given: object) -> tuple[Tensor, ...]:
-    tensors = given[:5]
-    return tuple(torch.empty_like(x) if isinstance(x, Tensor) else gy.new_empty(0) for x in tensors)
-
-
-def _keep(ctx, inputs: tuple, output: Tensor) -> None:
-    ctx.save_for_backward(*inputs[:5])
-    ctx.options = inputs[5:]
-
-
-def _gradients(ctx, gy: Tensor) -> tuple[Tensor | None, ...]:
-    given = ctx.saved_tensors
-    found = torch.ops.saccade.sasa_tiled_backward(gy, *given, *ctx.options)
-    wanted = (None if x is None else g for x, g in zip(given, found, strict=True))
-    return (*wanted, None, None, None)
-
-
-torch.library.register_autograd("saccade::sasa_tiled", _gradients, setup_context=_keep)
-
-
-# -- FLOPs: those of the equation, whatever tiles compute beside it -------------------------------
-
-
-@register_flop_formula(torch.ops.saccade.sasa_tiled)
-def _flops(q, k, v, row, col, heads, window, border, *, out_shape=None, **kwargs) -> int:
-    """q . k, q . r and the weighted sum, a multiplication and an addition per entry of each."""
-    return 2 * math.prod(q) * window**2 * (1 + (k is not None) + (row is not None))
-
-
-@register_flop_formula(torch.ops.saccade.sasa_tiled_backward)
-def _backward_flops(gy, q, k, v, row, col, heads, window, border, *, out_shape=None, **_) -> int:
-    """Each logit again, and two products in place of each one of forward."""
-    terms = 2 + 3 * (k is not None) + 3 * (row is not None)
-    return 2 * math.prod(q) * window**2 * terms
+TILED = Kernel(
+    forward=_forward,
+    backward=_backward,
+    takes=lambda *inputs: True,
+    about="every call",
+    device=None,
+    dtypes=None,
+    strided=("q", "k", "v", "grad"),
+)

@@ -1,0 +1,100 @@
+"""Whether a layer may hand its sub-modules' parameters to an operator instead of calling them.
+
+It may if each of them is exactly the plain layer that it was built as. One that was replaced,
+wrapped, subclassed, hooked, patched, pruned, parametrised, quantised, sharded, or cast or moved
+apart from its neighbours is called like any module. `untouched` decides it for all layers.
+"""
+
+from collections.abc import Iterable
+from typing import Any, TypeGuard, TypeVar
+
+from torch import Tensor, fx, nn
+from torch.nn.modules import module as everywhere
+from torch.nn.modules.batchnorm import _NormBase
+from torch.utils.module_tracker import ModuleTracker
+
+from saccade.ops.linear import linear
+from saccade.ops.operator import PLAIN_TENSORS
+from saccade.ops.precision import autocasts
+
+Kind = TypeVar("Kind", bound=nn.Module)
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_FORWARD: dict[type[nn.Module], object] = {}  # the classes that operators read, as they were built
+
+
+def readable(kind: type[Kind]) -> type[Kind]:
+    """Declare that parameters and buffers of this class say all that it does; a decorator."""
+    _FORWARD[kind] = kind.forward
+    return kind
+
+
+for _kind in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.GELU, nn.ModuleList):
+    readable(_kind)
+
+
+def untouched(x: Tensor, *modules: nn.Module | None) -> bool:
+    """Whether these modules, with all inside them, are as they were built, and fit the map x.
+
+    Args:
+        x: what they would be called with; their parameters must be of its dtype and device (or,
+            under autocast, of one dtype that is cast to another's).
+        modules: plain layers, or layers declared `readable`; None stands for one that is absent.
+    """
+    if isinstance(x, fx.Proxy) or _hooked_everywhere():
+        return False
+    autocast = autocasts(x.device)
+    return all(
+        module is None or _plain(part, x, autocast) for module in modules for part in _parts(module)
+    )
+
+
+def _parts(module: nn.Module | None) -> Iterable[nn.Module | None]:
+    """The module and what it holds; most hold nothing, and are not searched."""
+    return module.modules() if module is not None and module._modules else (module,)
+
+
+def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
+    if module is None:
+        return True
+    kind = type(module)
+    if kind not in _FORWARD or kind.forward is not _FORWARD[kind] or "forward" in module.__dict__:
+        return False
+    if any(getattr(module, hooks) for hooks in _HOOKS):
+        return False
+    # An affine norm keeps statistics beside its parameters; a plain layer has no buffers.
+    if module._buffers and not isinstance(module, _NormBase):
+        return False
+    for p in module._parameters.values():
+        if p is None:
+            continue
+        if type(p) not in PLAIN_TENSORS or p.device != x.device:
+            return False
+        if p.dtype != x.dtype and not autocast:
+            return False
+    return "weight" not in module.__dict__ and "bias" not in module.__dict__
+
+
+def _hooked_everywhere() -> bool:
+    """Whether somebody hooked all modules; FLOP counters, which note their names, do not count."""
+    for name in _HOOKS:
+        for hook in getattr(everywhere, f"_global{name}").values():
+            if not isinstance(getattr(hook, "__self__", None), ModuleTracker):
+                return True
+    return False
+
+
+def pointwise(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
+    """Whether it is a 1 x 1 convolution of which the matrix is all."""
+    return (
+        type(module) is nn.Conv2d
+        and module.kernel_size == module.stride == (1, 1)
+        and module.padding == (0, 0)
+        and module.groups == 1
+        and module.bias is None
+    )
+
+
+def applied(layer: Any, x: Tensor) -> Tensor:
+    """What a linear layer gives; by the faster product, if its parameters say it all."""
+    return linear(x, layer.weight, layer.bias) if untouched(x, layer) else layer(x)

@@ -1,0 +1,163 @@
+"""Self-attention inside windows that tile the map (QnA-ViT's "SA" blocks).
+
+    Y = softmax(Q K^T / sqrt(d) + b) V,    b[i, j] = table[y_i - y_j, x_i - x_j]
+
+within each window; the table of relative positions is Swin's, the windows are not shifted. A map
+that the windows do not tile is filled up below and to the right, and the filling takes no part.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from saccade.ops.operator import Operator, transformed
+from saccade.ops.precision import wide
+
+
+def window_attention(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
+) -> Float[Tensor, "B H W C"]:
+    """What the pixels of each window gather from each other, of q, k and v side by side."""
+    return WINDOW_ATTENTION(qkv, table, window)
+
+
+fx.wrap("window_attention")  # one node to torch.fx
+
+
+def window_weights(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
+) -> Float[Tensor, "n heads N N"]:
+    """How much each pixel (row) takes from each other one (column) of its window."""
+    (q, k, _), bias, _ = _split(qkv, table, window)
+    return _softmax(q, k, bias)
+
+
+def windowed(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
+) -> Float[Tensor, "B H W C"]:
+    """The equation, all windows at once."""
+    (q, k, v), bias, (h, w) = _split(qkv, table, window)
+    if transformed():  # the fused attention of PyTorch has no forward derivative
+        y = _softmax(q, k, bias).to(v.dtype) @ v
+    else:
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+    y = y.transpose(1, 2)
+    if torch.compiler.is_exporting():  # ONNX lays the product out in another order
+        y = y.clone(memory_format=torch.contiguous_format)
+    return untiled(y.flatten(2), qkv.shape[1], qkv.shape[2], h, w)
+
+
+def _split(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
+) -> tuple[Float[Tensor, "3 n heads N d"], Float[Tensor, "m heads N N"], tuple[int, int]]:
+    """q, k and v of the n windows of all images; what is added to q k^T; the windows' sides.
+
+    The bias comes once for all (m = 1), or where filling must be masked, per window (m = n).
+    """
+    H, W = qkv.shape[1:3]
+    h = w = window
+    if not torch.compiler.is_compiling():  # there, sizes may be symbols
+        h, w = min(h, H), min(w, W)  # a window larger than the map is the map
+    heads = table.shape[1]
+    windows = tiled(qkv, h, w).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    bias = _bias(table, window, h, w)[None]
+    if torch.compiler.is_exporting() or H % h or W % w:
+        inside = tiled(torch.ones_like(qkv[..., :1]), h, w).unsqueeze(1).mT  # n 1 1 N
+        bias = bias.masked_fill(inside == 0, -torch.inf)
+    return windows, bias.to(windows.dtype), (h, w)
+
+
+def _bias(
+    table: Float[Tensor, "t heads"], window: int, h: int, w: int
+) -> Float[Tensor, "heads N N"]:
+    """b for windows of h x w pixels, at most as large as the table knows."""
+    y, x = (torch.arange(n, device=table.device) for n in (h, w))
+    last = window - 1
+    dy, dx = (i[:, None] - i + last for i in (y, x))
+    place = dy[:, None, :, None] * (2 * last + 1) + dx[None, :, None, :]  # y_i x_i y_j x_j
+    return table[place.flatten()].view(h * w, h * w, -1).permute(2, 0, 1)
+
+
+def _softmax(
+    q: Float[Tensor, "n heads N d"], k: Float[Tensor, "n heads N d"],
+    bias: Float[Tensor, "m heads N N"],
+) -> Float[Tensor, "n heads N N"]:  # fmt: skip
+    logits = q @ k.mT * q.shape[-1] ** -0.5 + bias
+    return torch.softmax(logits, -1, dtype=wide(logits.dtype))
+
+
+# -- windows --------------------------------------------------------------------------------------
+#
+# In a graph that is exported for every size, an axis as long as there are rows of windows would be
+# taken for longer than one. There, pixels are picked by their index instead of by axes.
+
+
+def tiled(x: Float[Tensor, "B H W C"], h: int, w: int) -> Float[Tensor, "n N C"]:
+    """The h x w windows of all images, row by row; zeros fill the last ones."""
+    H, W = x.shape[1:3]
+    rows, columns = (H + h - 1) // h, (W + w - 1) // w
+    if torch.compiler.is_exporting():
+        i = torch.arange(rows * columns * h * w, device=x.device)
+        window, pixel = i // (h * w), i % (h * w)
+        above, left = _divided(window, columns)
+        row, column = above * h + pixel // w, left * w + pixel % w
+        picked = row.clamp(max=H - 1) * W + column.clamp(max=W - 1)
+        inside = ((row < H) & (column < W)).to(x.dtype)
+        tokens = x.flatten(1, 2).index_select(1, picked) * inside[:, None]
+        return tokens.flatten(0, 1).unflatten(0, (-1, h * w))
+    x = F.pad(x, (0, 0, 0, columns * w - W, 0, rows * h - H))
+    x = x.view(-1, rows, h, columns, w, x.shape[3])
+    return x.transpose(2, 3).reshape(-1, h * w, x.shape[5])
+
+
+def untiled(x: Float[Tensor, "n N C"], H: int, W: int, h: int, w: int) -> Float[Tensor, "B H W C"]:
+    """The maps that `tiled` took apart."""
+    rows, columns = (H + h - 1) // h, (W + w - 1) // w
+    if torch.compiler.is_exporting():
+        row, column = _divided(torch.arange(H * W, device=x.device), W)
+        place = (row // h * columns + column // w) * h * w + row % h * w + column % w
+        x = x.flatten(0, 1).unflatten(0, (-1, rows * columns * h * w))
+        return x.index_select(1, place).unflatten(1, (H, W))
+    x = x.view(-1, rows, columns, h, w, x.shape[2]).transpose(2, 3)
+    return x.reshape(-1, rows * h, columns * w, x.shape[5])[:, :H, :W]
+
+
+def _divided(i: Tensor, by: int) -> tuple[Tensor, Tensor]:
+    """Quotient and rest, in operations that ONNX has for a divisor known at run time alone."""
+    quotient = i // by
+    return quotient, i - quotient * by
+
+
+# -- the operator ---------------------------------------------------------------------------------
+
+
+def _check(qkv: Tensor, table: Tensor, window: int) -> None:
+    heads, side = table.shape[1], 2 * window - 1
+    if qkv.ndim != 4 or qkv.shape[3] % (3 * heads) or len(table) != side**2:
+        raise ValueError(
+            f"window_attention: qkv is B H W 3C with heads dividing C, table (2 window - 1)^2 "
+            f"heads, got {qkv.shape=} {table.shape=} {window=}"
+        )
+
+
+def _flops(qkv: Any, table: Any, window: int) -> int:
+    """q . k and the weighted sum of every pair of pixels in a window; filled ones count whole."""
+    B, H, W, C3 = qkv
+    h, w = min(window, H), min(window, W)
+    pairs = B * -(-H // h) * -(-W // w) * (h * w) ** 2
+    return 2 * 2 * pairs * C3 // 3
+
+
+WINDOW_ATTENTION = Operator(
+    "window_attention",
+    plain={"windowed": windowed},
+    kernels={},
+    check=_check,
+    output=lambda qkv, table, window: qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3),
+    flops=_flops,
+    tables=("table",),
+    autocast=True,
+)
