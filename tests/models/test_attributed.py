@@ -48,14 +48,15 @@ def projections(model):
 @nanos
 def test_integrated_gradients_add_up(name):
     """Completeness: attributions sum to the difference that the image makes."""
-    model, x = build(name).eval().double(), image().double()
+    model, x = build(name).eval(), image(48)
+    base = 0.9 * x + 0.1 * x.flip(0)
     attribution, delta = IntegratedGradients(model).attribute(
-        x, target=1, n_steps=40, internal_batch_size=8, return_convergence_delta=True
+        x, base, target=1, n_steps=16, internal_batch_size=8, return_convergence_delta=True
     )
     with torch.no_grad():
-        difference = (model(x) - model(torch.zeros_like(x)))[:, 1]
+        difference = (model(x) - model(base))[:, 1]
     assert attribution.shape == x.shape
-    assert (delta.abs() < 0.1 * difference.abs().max() + 1e-3).all()
+    assert (delta.abs() < 0.02 * difference.abs().max()).all()
 
 
 @nanos
@@ -143,31 +144,22 @@ def test_averages_follow(name):
 
 @nanos
 def test_compiling_leaves_the_model_as_it_was(name, untyped):
+    """And a compiled model reads its weights at every call."""
     torch._dynamo.reset()
-    model, x = build(name).eval(), image()
+    model, x = build(name).eval(), image(48)
+    inner = next(m for n, m in projections(model).items() if ".mix." in n)
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
     with torch.no_grad():
         before = model(x)
-        compiled = torch.compile(model, backend="eager", fullgraph=True)
         assert error(compiled(x), before) < 1e-5
         assert torch.equal(model(x), before)
-
-
-@nanos
-def test_a_compiled_model_sees_weights_that_change(name, untyped):
-    """Weights are read at every call; nothing may be left over from when it was compiled."""
-    torch._dynamo.reset()
-    model, x = build(name).eval(), image()
-    parts = [n for n, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    inner = model.get_submodule(next(n for n in parts if ".mix." in n))
-    compiled = torch.compile(model, backend="eager")
-    with torch.no_grad():
-        compiled(x)
         inner.weight.mul_(1.5)
+        assert error(model(x), before) > 1e-4
         assert error(compiled(x), model(x)) < 1e-5
 
 
 def sharded(rank, world, port, name, whole, results):
-    """One training step with every projection, block and the whole model sharded."""
+    """The gradients of a second step, with every projection, stage and the whole model sharded."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world
@@ -180,26 +172,30 @@ def sharded(rank, world, port, name, whole, results):
         parts = [] if whole else projections(model).values()
         for module in [*parts, *model.backbone.stages, model]:
             fully_shard(module, mesh=mesh)
-        optimizer = torch.optim.SGD(model.parameters(), 0.1)
-        for _ in range(2):
-            optimizer.zero_grad()
-            model(image()).square().mean().backward()
-            optimizer.step()
-        state = {n: p.full_tensor().detach() for n, p in model.named_parameters()}
+        second_step(model)
+        state = {n: p.grad.full_tensor() for n, p in model.named_parameters()}
         if rank == 0:
             results.update(state)
     finally:
         dist.destroy_process_group()
 
 
-def unsharded(name):
-    model = build(name).train()
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def second_step(model):
+    """Leaves the gradients of a second training step in the parameters."""
+    optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     for _ in range(2):
+        optimizer.step()
         optimizer.zero_grad()
         model(image()).square().mean().backward()
-        optimizer.step()
-    return {n: p.detach() for n, p in model.named_parameters()}
+
+
+def compare_with_unsharded(name, state):
+    model = build(name).train()
+    second_step(model)
+    want = {n: p.grad for n, p in model.named_parameters()}
+    assert state.keys() == want.keys()
+    together = [torch.cat([grads[n].flatten() for n in want]) for grads in (state, want)]
+    assert error(*together) < 1e-3
 
 
 def free_port():
@@ -215,8 +211,7 @@ def test_sharded_training_is_the_same(name, whole):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sharded(0, 1, free_port(), name, whole, state)
-    for n, want in unsharded(name).items():
-        torch.testing.assert_close(state[n], want, rtol=1e-4, atol=1e-5, msg=lambda m, n=n: n + m)
+    compare_with_unsharded(name, state)
 
 
 @pytest.mark.slow
@@ -230,5 +225,4 @@ def test_sharded_training_is_the_same_in_two_processes(name, whole):
             sharded, args=(2, port, name, whole, results), nprocs=2, join=True
         )
         state = dict(results)
-    for n, want in unsharded(name).items():
-        torch.testing.assert_close(state[n], want, rtol=1e-4, atol=1e-5, msg=lambda m, n=n: n + m)
+    compare_with_unsharded(name, state)

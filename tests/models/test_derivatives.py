@@ -35,20 +35,28 @@ def build(name, dtype=torch.float32):
 
 def image(side=32, batch=2, dtype=torch.float32):
     torch.manual_seed(1)
-    return torch.randn(batch, 3, side, side, dtype=dtype)
+    return torch.randn(batch, 3, side, side).to(dtype)
 
 
 def error(got, want):
     assert got.shape == want.shape
-    return ((got.double() - want.double()).norm() / want.double().norm()).item()
+    size = want.double().norm().clamp_min(1e-10)  # where nothing is expected, nothing may come
+    return ((got.double() - want.double()).norm() / size).item()
 
 
 # -- layers ---------------------------------------------------------------------------------------
 
 
+def built(name):
+    """In eval mode; dot products without torch's fused attention, which derives but once."""
+    layer = LAYERS[name].built().eval()
+    if name == "dot":
+        layer.fused = False
+    return layer
+
+
 def small(name):
-    case = LAYERS[name]
-    return case.built().double().eval(), case.image(1, 4, 4).double()
+    return built(name).double(), LAYERS[name].image(1, 4, 4).double()
 
 
 @every_layer
@@ -65,7 +73,7 @@ def test_second_derivatives_of_layers_in_float32(name):
     case = LAYERS[name]
     results = []
     for dtype in (torch.float32, torch.float64):
-        layer, x = case.built().to(dtype).eval(), case.image(1, 8, 8).to(dtype).requires_grad_()
+        layer, x = built(name).to(dtype), case.image(1, 8, 8).to(dtype).requires_grad_()
         weights = [x, *layer.parameters()]
         function = layer if dtype == torch.float32 else lambda x, e=layer: case.by_calls(e, x)
         first = torch.autograd.grad(
@@ -92,9 +100,7 @@ def test_forward_derivatives_of_layers(name):
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, direction)
         assert error(forward_ad.unpack_dual(layer(dual)).tangent, want) < 1e-5
-    case = LAYERS[name]
-    single = case.built().eval()
-    got = jvp(single, (x.float(),), (direction.float(),))[1]
+    got = jvp(built(name), (x.float(),), (direction.float(),))[1]
     assert error(got, want) < 1e-3
 
 
@@ -120,7 +126,7 @@ def test_hessians_of_layers(name):
 @every_layer
 def test_per_sample_gradients_of_layers(name):
     case = LAYERS[name]
-    layer, x = case.built().eval(), case.image(3)
+    layer, x = built(name), case.image(3)
     parameters = {n: p.detach() for n, p in layer.named_parameters()}
 
     def loss(parameters, x):
@@ -155,8 +161,8 @@ def test_second_derivatives_of_local_attention_without_its_kernel(options, dtype
         own.load_state_dict(layer.state_dict())
         own.to(dtype).to(kind)
         torch.manual_seed(1)
-        x = torch.randn(1, 4, 4, 5).to(dtype).to(kind).requires_grad_()
-        (g,) = torch.autograd.grad(own(x).square().sum(), x, create_graph=True)
+        x = (torch.randn(1, 4, 4, 5) / 4).to(dtype).to(kind).requires_grad_()
+        (g,) = torch.autograd.grad(own(x).square().sum() / 32, x, create_graph=True)
         results.append(torch.autograd.grad(g.square().sum(), [x, *own.parameters()]))
     tolerance = {torch.float16: 0.05, torch.bfloat16: 0.3}.get(dtype, 1e-3)
     for got, want in zip(*results, strict=True):
@@ -186,7 +192,7 @@ def test_second_derivatives_of_models(name):
     model, x = build(name, torch.float64), image(dtype=torch.float64)
     weights = list(model.parameters())
     torch.manual_seed(3)
-    direction = [torch.randn_like(p) * p.std().nan_to_num(0.1).clamp_min(1e-3) for p in weights]
+    direction = [torch.randn_like(p) * p.detach().abs().mean().clamp_min(1e-3) for p in weights]
 
     def gradient(graph=False):
         return torch.autograd.grad(model(x).square().mean(), weights, create_graph=graph)
