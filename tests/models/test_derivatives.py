@@ -270,10 +270,15 @@ def test_forward_derivatives_of_models(name, dtype):
     assert error(twice, want) < tolerance
 
 
-def test_all_of_it_without_kernels():
+@pytest.mark.parametrize(
+    "which",
+    ["models or local_attention", pytest.param("layers", marks=pytest.mark.slow)],
+    ids=["models", "layers"],
+)
+def test_all_of_it_without_kernels(which):
     if os.environ.get("SACCADE_NATIVE") == "0":
         pytest.skip("this is the process without kernels")
-    options = ["-n", "0", "-q", "--tb=line", "-p", "no:cacheprovider"]
+    options = ["-n", "0", "-q", "--tb=line", "-p", "no:cacheprovider", "-k", which]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, __file__],
         env={**os.environ, "SACCADE_NATIVE": "0"}, cwd=ROOT, capture_output=True, text=True,
