@@ -272,7 +272,7 @@ def test_forward_derivatives_of_models(name, dtype):
 
 @pytest.mark.parametrize(
     "which",
-    ["models or local_attention", pytest.param("layers", marks=pytest.mark.slow)],
+    ["nano or local", pytest.param("not nano and not local", marks=pytest.mark.slow)],
     ids=["models", "layers"],
 )
 def test_all_of_it_without_kernels(which):
