@@ -30,6 +30,10 @@ class Found(NamedTuple):
     why: str
 
 
+class RefusedError(RuntimeError):
+    """A library that must not be called; the message says why."""
+
+
 @torch.compiler.assume_constant_result
 def available() -> bool:
     """Whether the kernels can be called here; the first call may build them."""
@@ -79,8 +83,10 @@ def find() -> Found:
 
 def _installed() -> Found | None:
     """None also in a checkout whose sources have changed since they were built."""
-    library = _load(Path(__file__).parent / build.NAME)
-    return Found(library, "built on install") if library else None
+    try:
+        return Found(_load(Path(__file__).parent / build.NAME), "built on install")
+    except RefusedError:
+        return None
 
 
 def _cached() -> Found:
@@ -93,8 +99,10 @@ def _cached() -> Found:
         except (build.NoCompilerError, OSError) as error:
             return Found(None, str(error))
         why = f"built now by {' '.join(build.compiler())}"
-    library = _load(path)
-    return Found(library, why) if library else Found(None, "the built library does not load")
+    try:
+        return Found(_load(path), why)
+    except RefusedError as error:
+        return Found(None, f"the library in the cache is refused, {error}")
 
 
 def cache_folder() -> Path:
@@ -105,21 +113,27 @@ def cache_folder() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "saccade"
 
 
-def _load(path: Path) -> ctypes.CDLL | None:
-    """The library with its signatures declared, or None if it is absent, foreign or outdated."""
-    from saccade.ops.native.call import CALLS
+def _load(path: Path) -> ctypes.CDLL:
+    """The library with its signatures declared; RefusedError if it is foreign or outdated."""
+    from saccade.ops.native.call import CALLS, differences
 
     try:
         library = ctypes.CDLL(str(path))
         library.saccade_fingerprint.restype = ctypes.c_char_p
         if library.saccade_fingerprint().decode() != build.fingerprint():
-            return None
+            raise RefusedError("it was built from other sources")
+        library.saccade_layout.restype = ctypes.POINTER(ctypes.c_int64)
+        library.saccade_layout.argtypes = [ctypes.POINTER(ctypes.c_int64)]
+        count = ctypes.c_int64()
+        numbers = library.saccade_layout(count)
+        if difference := next(differences(numbers[: count.value]), None):
+            raise RefusedError(f"its calls are laid out otherwise: {difference}")
         library.saccade_instruction_set.restype = ctypes.c_char_p
         library.saccade_use.argtypes = [ctypes.c_char_p]
         for name, structure in CALLS.items():
             for direction in ("forward", "backward"):
                 function = getattr(library, f"saccade_{name}_{direction}")
-                function.argtypes = [ctypes.POINTER(structure)]
-    except (OSError, AttributeError):
-        return None
+                function.argtypes = [ctypes.POINTER(structure), ctypes.c_size_t]
+    except (OSError, AttributeError) as error:
+        raise RefusedError(f"it does not load: {error}") from None
     return library

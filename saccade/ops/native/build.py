@@ -7,6 +7,7 @@ before the package, or torch, can be imported.
 """
 
 import hashlib
+import importlib.util
 import os
 import platform
 import shlex
@@ -16,8 +17,10 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 SOURCES = Path(__file__).parent / "src"
+HEADER_READER = Path(__file__).with_name("header.py")
 NAME = "kernels.dylib" if sys.platform == "darwin" else "kernels.so"
 
 # -mtune=generic: tuned for the very machine, GCC's vector code loses 15-20%. No -ffast-math: it
@@ -54,10 +57,29 @@ def compiler() -> list[str]:
 
 def fingerprint() -> str:
     """Names the sources; the library carries it, so that a stale build is never called."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for source in sorted(SOURCES.iterdir()):
+    digest = hashlib.sha256()
+    for source in (Path(__file__), HEADER_READER, *sorted(SOURCES.iterdir())):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def layout() -> str:
+    """The fields of call.h, listed for entry.cpp to say where the compiler put each."""
+    words = []
+    for name, fields in _header_reader().read().structures.items():
+        words.append(f"STRUCTURE({name}, {len(fields)})")
+        words += [f"FIELD({name}, {field})" for field in fields]
+    return " ".join(words)
+
+
+def _header_reader() -> ModuleType:
+    """header.py by its path: where setup.py runs this file, there is no package to import."""
+    spec = importlib.util.spec_from_file_location("kernel_header", HEADER_READER)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{HEADER_READER} cannot be read")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def compile_to(target: Path) -> None:
@@ -72,7 +94,7 @@ def compile_to(target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
         jobs = {f"{name}.o": [*INSTRUCTION_SETS[name], f"-DSACCADE_ISA={name}"] for name in sets}
         jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_FINGERPRINT={fingerprint()}"]
-        jobs["entry.o"] += ["-DSACCADE_X86"] if x86 else []
+        jobs["entry.o"] += [f"-DSACCADE_LAYOUT={layout()}", *(["-DSACCADE_X86"] if x86 else [])]
         jobs["entry.o"] += ["-DSACCADE_AVX512BF16"] if "avx512bf16" in sets else []
 
         def compile_one(item: tuple[str, list[str]]) -> str:

@@ -1,99 +1,117 @@
-"""What crosses the border to C++: the structures of src/call.h, field by field, and the call."""
+"""What crosses the border to C++: the structures of src/call.h, its limits, and the call.
+
+Nothing of it is declared here: fields, limits and codes are read from the header (header.py), and
+`differences` compares what the compiler made of the header with what ctypes made of it.
+"""
 
 import ctypes
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from saccade.ops import native
+from saccade.ops.native import header
 from saccade.ops.precision import wide
 
-TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float64: 2}
+_HEADER = header.read()
+_KINDS: dict[str, Any] = {
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    header.POINTER: ctypes.c_void_p,
+}
+
+LIMITS = {name.lower(): value for name, value in _HEADER.limits.items()}  # as `sasa_window`
+TYPES = {getattr(torch, name.lower()): code for name, code in _HEADER.enums["Type"].items()}
+REFUSALS = {
+    "NO_MEMORY": (MemoryError, "no memory for the kernels' scratch"),
+    "OTHER_SIZE": (RuntimeError, "the library knows the call by another size; build it anew"),
+    "OUT_OF_LIMITS": (ValueError, "the kernel does not take such a call"),
+}  # what each Result but DONE means here
+_REFUSALS = {code: REFUSALS[name] for name, code in _HEADER.enums["Result"].items() if code}
+
+
+def _fields(name: str) -> tuple[tuple[str, Any], ...]:
+    return tuple((field, _KINDS[kind]) for field, kind in _HEADER.structures[name].items())
 
 
 class Map(ctypes.Structure):
     """A tensor of four axes, batch, channel, row, column, wherever they lie in memory."""
 
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("batch", ctypes.c_int64), ("channel", ctypes.c_int64),
-        ("row", ctypes.c_int64), ("column", ctypes.c_int64),
-    )  # fmt: skip
+    _fields_ = _fields("Map")
 
     @classmethod
     def of(cls, t: Tensor | None) -> "Map":
         return cls() if t is None else cls(t.data_ptr(), *t.stride())
 
 
-def _ints(names: str) -> list[tuple[str, Any]]:
-    return [(name, ctypes.c_int32) for name in names.split()]
-
-
-def _maps(names: str) -> list[tuple[str, Any]]:
-    return [(name, Map) for name in names.split()]
-
-
-def _pointers(names: str) -> list[tuple[str, Any]]:
-    return [(name, ctypes.c_void_p) for name in names.split()]
+_KINDS["Map"] = Map
 
 
 class Sasa(ctypes.Structure):
-    _fields_ = (
-        *_ints("type threads B heads d H W window mask tables"),
-        *_maps("q k v"), *_pointers("row col"),
-        *_maps("out gout dq dk dv"), *_pointers("drow dcol"),
-    )  # fmt: skip
+    _fields_ = _fields("Sasa")
 
 
 class Qna(ctypes.Structure):
-    _fields_ = (
-        *_ints("type threads B heads d queries H W Ho Wo window stride padding fold"),
-        *_maps("s v"), *_pointers("bias weight"),
-        *_maps("out gout ds dv"), *_pointers("dbias dweight"),
-    )  # fmt: skip
+    _fields_ = _fields("Qna")
 
 
 class Summary(ctypes.Structure):
-    _fields_ = (
-        *_ints("threads B tokens C heads add"),
-        *_pointers("x ask mean lse dmean delta dx dask"),
-    )
+    _fields_ = _fields("Summary")
 
 
 class Linear(ctypes.Structure):
-    _fields_ = (
-        *_ints("threads batches rows inputs outputs"),
-        *_pointers("x w"),
-        ("w_batch", ctypes.c_int64), ("w_output", ctypes.c_int64), ("w_input", ctypes.c_int64),
-        *_pointers("b"), ("b_batch", ctypes.c_int64),
-        *_pointers("y dw db"),
-    )  # fmt: skip
+    _fields_ = _fields("Linear")
 
 
 class Feed(ctypes.Structure):
-    _fields_ = (
-        *_ints("threads B H W inputs hidden outputs tanh"),
-        *_pointers("x w1 b1 taps shift w2 b2 h y g dx dw1 db1 dtaps dshift dw2 db2"),
-    )
+    _fields_ = _fields("Feed")
 
 
 class Block(ctypes.Structure):
-    _fields_ = (
-        *_ints("threads B H W inputs outputs heads mask"),
-        *_maps("x"), *_pointers("wq wk wv row col scale shift y g dx dwq dwk dwv drow dcol"),
-    )  # fmt: skip
+    _fields_ = _fields("Block")
 
 
 CALLS = {
     "sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed, "block": Block,
 }  # fmt: skip
+STRUCTURES = {structure.__name__: structure for structure in (Map, *CALLS.values())}
+if list(STRUCTURES) != list(_HEADER.structures):
+    raise ImportError(f"call.py: call.h has {[*_HEADER.structures]}, here are {[*STRUCTURES]}")
+
+
+def differences(layout: Sequence[int]) -> Iterator[str]:
+    """Where the library's structures, as its `saccade_layout` gives them, differ from these."""
+    numbers = iter(layout)
+    for name, structure in STRUCTURES.items():
+        fields = [field for field, *_ in structure._fields_]
+        size, count = next(numbers, -1), next(numbers, -1)
+        expected = ctypes.sizeof(structure)
+        if (size, count) != (expected, len(fields)):
+            yield f"{name} has {count} fields in {size} bytes, not {len(fields)} in {expected}"
+            return
+        for field in fields:
+            ours = getattr(structure, field)
+            at, size = next(numbers, -1), next(numbers, -1)
+            if (at, size) != (ours.offset, ours.size):
+                yield f"{name}.{field} is {size} bytes at {at}, not {ours.size} at {ours.offset}"
+    if next(numbers, None) is not None:
+        yield "there are more structures than call.h has"
 
 
 def run(name: str, call: ctypes.Structure) -> None:
-    from saccade.ops.native import library
+    code = getattr(native.library(), name)(ctypes.byref(call), ctypes.sizeof(call))
+    if code:
+        error, why = _REFUSALS[code]
+        raise error(f"{name}: {why}, got {_described(call)}")
 
-    if getattr(library(), name)(ctypes.byref(call)):
-        raise MemoryError(f"{name}: no memory for the kernels' scratch")
+
+def _described(call: ctypes.Structure) -> str:
+    """The sizes of a call, as an error message wants them."""
+    values = ((field, getattr(call, field)) for field, *_ in call._fields_)
+    kinds = _HEADER.structures[type(call).__name__]
+    return " ".join(f"{field}={value}" for field, value in values if kinds[field] == "int32_t")
 
 
 def table(t: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -1,11 +1,24 @@
-// What crosses the border between Python and the kernels. Mirrored by the ctypes structures of
-// native/call.py: keep the order of the fields.
+// What crosses the border between Python and the kernels, and the only place that says it: Python
+// reads this file (native/header.py knows which C++ may stand here), and compares what the compiler
+// made of it when it loads the library.
 #pragma once
 #include <cstdint>
 
 namespace saccade {
 
 enum Type : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT64 = 2 };
+
+// What a call returns.
+enum Result : int32_t { DONE = 0, NO_MEMORY = 1, OTHER_SIZE = 2, OUT_OF_LIMITS = 3 };
+
+// What the kernels take; check.h refuses the rest.
+constexpr int SASA_LEAST_WINDOW = 3, SASA_WINDOW = 15;  // odd
+constexpr int SASA_HEAD_WIDTH = 128;
+constexpr int QNA_WINDOW = 15;
+constexpr int BLOCK_SIDE = 4;          // pixels
+constexpr int BLOCK_INPUTS = 64;       // channels of the image
+constexpr int BLOCK_WIDTH_STEP = 16;   // head widths are multiples of it
+constexpr int FEED_HIDDEN_STEP = 16;   // so are hidden channels of this
 
 // Four axes (batch, channel, row, column) in any order in memory; strides in elements.
 // For an absent tensor, data is null.
@@ -55,7 +68,7 @@ struct Summary {
 struct Linear {
   int32_t threads, batches, rows, inputs, outputs;
   const float* x;  // batches rows inputs
-  const float* w;  // strides in elements; that of batches is 0 if all share one
+  const float* w;  // strides in elements; those of batches are 0 if all share one
   int64_t w_batch, w_output, w_input;
   const float* b;  // or null
   int64_t b_batch;
@@ -66,7 +79,7 @@ struct Linear {
 // Two linear layers for every pixel, between them GELU and, before it, a depth-wise 3x3. In fp32 and
 // dense. Without a 3x3 all pixels may be one column: W = 1.
 struct Feed {
-  int32_t threads, B, H, W, inputs, hidden, outputs;  // hidden: a multiple of 16
+  int32_t threads, B, H, W, inputs, hidden, outputs;  // hidden: in FEED_HIDDEN_STEPs
   int32_t tanh;                                       // GELU's form
   const float *x, *w1, *b1;     // B H W inputs; hidden inputs; hidden
   const float *taps, *shift;    // 3 3 hidden; hidden. Both null: no 3x3
@@ -80,7 +93,7 @@ struct Feed {
 
 // Attention inside blocks of 4 x 4 pixels, with its projections. In fp32; dense but for x.
 struct Block {
-  int32_t threads, B, H, W, inputs, outputs, heads;  // outputs / heads: a multiple of 16
+  int32_t threads, B, H, W, inputs, outputs, heads;  // outputs / heads: in BLOCK_WIDTH_STEPs
   int32_t mask;                // 1: pixels outside are left out; 0: they count with k = v = 0
   Map x;
   const float *wq, *wk, *wv;   // outputs inputs; the last, one for each of 16 places
@@ -89,7 +102,6 @@ struct Block {
   float* y;                    // B H W outputs, or one for each block
   const float* g;              // backward
   float *dx, *dwq, *dwk, *dwv, *drow, *dcol;  // dx: B inputs H W
-  int d() const { return outputs / heads; }
 };
 
 }  // namespace saccade

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -12,6 +13,7 @@
 #include <cpuid.h>
 #endif
 
+#include "check.h"
 #include "kernels.h"
 
 namespace saccade {
@@ -112,7 +114,7 @@ int each_task(const Work& work, int threads, Run run) {
       for (int end = std::min(task + run_of, work.tasks); task < end; task++) run(task, buffer);
   };
   on_threads(threads < work.tasks ? threads : work.tasks, job);
-  return failed ? 1 : 0;
+  return failed ? NO_MEMORY : DONE;
 }
 
 const Kernels& kernels_for(int32_t type) { return type == FLOAT64 ? generic::table : kernels(); }
@@ -136,11 +138,94 @@ template <class Call>
 int reduced(const Call& call, const Work& work, void (*run)(const Call&, int, void*, void*),
              void (*reduce)(const Call&, const void*)) {
   const Bytes partials = room(work.partial * work.tasks);
-  if (!partials) return 1;
+  if (!partials) return NO_MEMORY;
   const int failed = each_task(work, call.threads, [&](int task, void* buffer) {
     run(call, task, buffer, partials.get() + work.partial * task);
   });
   if (!failed && work.partial) reduce(call, partials.get());
+  return failed;
+}
+
+int run_forward(const Sasa& call) {
+  const SasaKernels& k = sasa_for(call.type);
+  return forward(call, k.work(call, false), k.forward);
+}
+int run_backward(const Sasa& call) {
+  const SasaKernels& k = sasa_for(call.type);
+  return reduced(call, k.work(call, true), k.backward, k.reduce);
+}
+int run_forward(const Qna& call) {
+  const Kernels& k = kernels_for(call.type);
+  return forward(call, k.qna_work(call, false), k.qna_forward);
+}
+int run_backward(const Qna& call) {
+  const Kernels& k = kernels_for(call.type);
+  return reduced(call, k.qna_work(call, true), k.qna_backward, k.qna_reduce);
+}
+int run_forward(const Summary& call) {
+  const Kernels& k = kernels();
+  return reduced(call, k.summary_work(call), k.summary_forward, k.summary_join);
+}
+int run_backward(const Summary& call) {
+  const Kernels& k = kernels();
+  return reduced(call, k.summary_work(call), k.summary_backward, k.summary_sum);
+}
+int run_forward(const Block& call) {
+  const Kernels& k = kernels();
+  return forward(call, k.block_work(call, false), k.block_forward);
+}
+int run_backward(const Block& call) {
+  const Kernels& k = kernels();
+  return reduced(call, k.block_work(call, true), k.block_backward, k.block_reduce);
+}
+int run_forward(const Linear& call) {
+  const Kernels& k = kernels();
+  const Work work = k.linear_work(call, false);
+  const int matrices = call.w_batch || call.b_batch ? call.batches : 1;
+  const Bytes packed = room(work.partial * matrices);
+  if (!packed) return NO_MEMORY;
+  const int failed = each_task({matrices, 64, 0}, call.threads, [&](int i, void*) {
+    k.linear_pack(call, i, packed.get() + work.partial * i);
+  });
+  if (failed) return failed;
+  return each_task(work, call.threads, [&](int task, void*) {
+    k.linear_forward(call, task, packed.get());
+  });
+}
+int run_backward(const Linear& call) {
+  const Kernels& k = kernels();
+  return forward(call, k.linear_work(call, true), k.linear_backward);
+}
+int run_forward(const Feed& call) {
+  const Kernels& k = kernels();
+  const FeedWork work = k.feed_work(call, false);
+  const Bytes packed = room(work.packed);
+  if (!packed) return NO_MEMORY;
+  const int failed = each_task({work.matrices, 64, 0}, call.threads, [&](int i, void*) {
+    k.feed_pack(call, false, i, packed.get());
+  });
+  if (failed) return failed;
+  return each_task({work.tasks, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
+    k.feed_forward(call, i, packed.get(), buffer);
+  });
+}
+int run_backward(const Feed& call) {
+  const Kernels& k = kernels();
+  const FeedWork work = k.feed_work(call, true);
+  const Bytes packed = room(work.packed), dh = room(work.dh);
+  if (!packed || !dh) return NO_MEMORY;
+  int failed = each_task({work.matrices, 64, 0}, call.threads, [&](int i, void*) {
+    k.feed_pack(call, true, i, packed.get());
+  });
+  for (int turn = 0; !failed && turn < work.turns; turn++) {
+    failed = each_task({work.tasks, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
+      k.feed_backward(call, turn, i, packed.get(), dh.get(), buffer);
+    });
+    if (failed) break;
+    failed = each_task({work.blocks, 64, 0}, call.threads, [&](int i, void*) {
+      k.feed_inputs(call, turn, i, packed.get(), dh.get());
+    });
+  }
   return failed;
 }
 
@@ -156,6 +241,17 @@ EXPORT const char* saccade_fingerprint() {
 #define TEXT(x) #x
 #define TEXT_OF(x) TEXT(x)
   return TEXT_OF(SACCADE_FINGERPRINT);
+}
+
+// Of every structure its size and how many fields it has, of every field where it begins and its
+// size, as this compiler sees them: Python compares them with its own. The list of the fields comes
+// from the build, which reads them from call.h.
+EXPORT const int64_t* saccade_layout(int64_t* count) {
+#define STRUCTURE(name, fields) sizeof(name), fields,
+#define FIELD(name, field) offsetof(name, field), sizeof(name::field),
+  static const int64_t layout[] = {SACCADE_LAYOUT};
+  *count = sizeof(layout) / sizeof(*layout);
+  return layout;
 }
 
 EXPORT const char* saccade_instruction_set() { return kernels().name; }
@@ -194,83 +290,21 @@ EXPORT int saccade_use(const char* name) {
   return 1;
 }
 
-// Forward and backward return 0, or 1 if memory ran out.
-EXPORT int saccade_sasa_forward(const Sasa* call) {
-  const SasaKernels& k = sasa_for(call->type);
-  return forward(*call, k.work(*call, false), k.forward);
-}
-EXPORT int saccade_sasa_backward(const Sasa* call) {
-  const SasaKernels& k = sasa_for(call->type);
-  return reduced(*call, k.work(*call, true), k.backward, k.reduce);
-}
-EXPORT int saccade_qna_forward(const Qna* call) {
-  const Kernels& k = kernels_for(call->type);
-  return forward(*call, k.qna_work(*call, false), k.qna_forward);
-}
-EXPORT int saccade_qna_backward(const Qna* call) {
-  const Kernels& k = kernels_for(call->type);
-  return reduced(*call, k.qna_work(*call, true), k.qna_backward, k.qna_reduce);
-}
-EXPORT int saccade_summary_forward(const Summary* call) {
-  const Kernels& k = kernels();
-  return reduced(*call, k.summary_work(*call), k.summary_forward, k.summary_join);
-}
-EXPORT int saccade_summary_backward(const Summary* call) {
-  const Kernels& k = kernels();
-  return reduced(*call, k.summary_work(*call), k.summary_backward, k.summary_sum);
-}
-EXPORT int saccade_block_forward(const Block* call) {
-  const Kernels& k = kernels();
-  return forward(*call, k.block_work(*call, false), k.block_forward);
-}
-EXPORT int saccade_block_backward(const Block* call) {
-  const Kernels& k = kernels();
-  return reduced(*call, k.block_work(*call, true), k.block_backward, k.block_reduce);
-}
-EXPORT int saccade_linear_forward(const Linear* call) {
-  const Kernels& k = kernels();
-  const Work work = k.linear_work(*call, false);
-  const int matrices = call->w_batch ? call->batches : 1;
-  const Bytes packed = room(work.partial * matrices);
-  if (!packed) return 1;
-  const int failed = each_task({matrices, 64, 0}, call->threads, [&](int i, void*) {
-    k.linear_pack(*call, i, packed.get() + work.partial * i);
-  });
-  return failed || each_task(work, call->threads, [&](int task, void*) {
-    k.linear_forward(*call, task, packed.get());
-  });
-}
-EXPORT int saccade_linear_backward(const Linear* call) {
-  const Kernels& k = kernels();
-  return forward(*call, k.linear_work(*call, true), k.linear_backward);
-}
-EXPORT int saccade_feed_forward(const Feed* call) {
-  const Kernels& k = kernels();
-  const FeedWork work = k.feed_work(*call, false);
-  const Bytes packed = room(work.packed);
-  if (!packed) return 1;
-  const int failed = each_task({work.matrices, 64, 0}, call->threads, [&](int i, void*) {
-    k.feed_pack(*call, false, i, packed.get());
-  });
-  return failed || each_task({work.tasks, work.scratch, 0}, call->threads, [&](int i, void* buffer) {
-    k.feed_forward(*call, i, packed.get(), buffer);
-  });
-}
-EXPORT int saccade_feed_backward(const Feed* call) {
-  const Kernels& k = kernels();
-  const FeedWork work = k.feed_work(*call, true);
-  const Bytes packed = room(work.packed), dh = room(work.dh);
-  if (!packed || !dh) return 1;
-  int failed = each_task({work.matrices, 64, 0}, call->threads, [&](int i, void*) {
-    k.feed_pack(*call, true, i, packed.get());
-  });
-  for (int turn = 0; turn < work.turns && !failed; turn++) {
-    failed = each_task({work.tasks, work.scratch, 0}, call->threads, [&](int i, void* buffer) {
-      k.feed_backward(*call, turn, i, packed.get(), dh.get(), buffer);
-    });
-    failed = failed || each_task({work.blocks, 64, 0}, call->threads, [&](int i, void*) {
-      k.feed_inputs(*call, turn, i, packed.get(), dh.get());
-    });
+// Forward and backward of each operator: the call, and the bytes that the caller believes it has.
+// They return a Result.
+#define BORDER(Call, name)                                                  \
+  EXPORT int saccade_##name##_forward(const Call* call, size_t bytes) {     \
+    if (bytes != sizeof(Call)) return OTHER_SIZE;                           \
+    return takes(*call, false) ? run_forward(*call) : OUT_OF_LIMITS;        \
+  }                                                                         \
+  EXPORT int saccade_##name##_backward(const Call* call, size_t bytes) {    \
+    if (bytes != sizeof(Call)) return OTHER_SIZE;                           \
+    return takes(*call, true) ? run_backward(*call) : OUT_OF_LIMITS;        \
   }
-  return failed;
-}
+
+BORDER(Sasa, sasa)
+BORDER(Qna, qna)
+BORDER(Summary, summary)
+BORDER(Linear, linear)
+BORDER(Feed, feed)
+BORDER(Block, block)

@@ -23,6 +23,7 @@ namespace SACCADE_ISA {
 struct FeedPlan {
   static constexpr int CHUNK = 128;     // hidden channels at once, if the cache has room for them
   static constexpr int TURN = 1 << 20;  // numbers of dh
+  static constexpr int STEP = FEED_HIDDEN_STEP;
   int halo, step;            // rows above and below that the 3x3 sees; rows at once
   int chunk, chunks;
   int band, bands;           // rows of a forward task; in an image
@@ -34,14 +35,14 @@ struct FeedPlan {
     const int maps = backward ? 3 : 2;
     const size_t pixels = size_t(maps * step + 2 * halo) * c.W;
     chunk = CHUNK;
-    if (backward) chunk = min(chunk, round_up((c.hidden + c.threads - 1) / c.threads, 16));
-    while (chunk > 16 && pixels * chunk * sizeof(float) > BUDGET) chunk -= 16;
+    if (backward) chunk = min(chunk, round_up((c.hidden + c.threads - 1) / c.threads, STEP));
+    while (chunk > STEP && pixels * chunk * sizeof(float) > BUDGET) chunk -= STEP;
     chunks = (c.hidden + chunk - 1) / chunk;
-    chunk = round_up((c.hidden + chunks - 1) / chunks, 16);
+    chunk = round_up((c.hidden + chunks - 1) / chunks, STEP);
     chunks = (c.hidden + chunk - 1) / chunk;
     // Bands share rows, whose h is computed twice; but x and y should stay in the second cache.
     const size_t row = size_t(c.W) * (c.inputs + c.outputs) * sizeof(float);
-    const int few = (4 * c.threads + c.B - 1) / c.B;  // bands that keep all threads busy
+    const int few = (4 * c.threads + c.B - 1) / max(1, c.B);  // bands that keep all threads busy
     bands = max(few, int(c.H * row / (2 * BUDGET)));
     band = round_up(max((c.H + bands - 1) / bands, 8 * halo), step);
     bands = (c.H + band - 1) / band;

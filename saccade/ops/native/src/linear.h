@@ -153,7 +153,7 @@ inline void linear_forward(const Linear& c, int task, const float* packed) {
   const int batch = task / plan.blocks, from = task % plan.blocks * plan.ROWS;
   const int rows = min(plan.ROWS, c.rows - from);
   const ptrdiff_t first = ptrdiff_t(batch) * c.rows + from;
-  if (c.w_batch) packed += batch * packed_size(c);
+  if (c.w_batch || c.b_batch) packed += batch * packed_size(c);
   times_packed(c.x + first * c.inputs, c.inputs, rows, packed, c.outputs, false,
                c.y + first * c.outputs, size_t(18) * c.inputs);
 }

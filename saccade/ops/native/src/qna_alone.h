@@ -57,7 +57,7 @@ struct QnaAlone {
   }
   template <class E>
   void forward(const QnaPart& part, int l, int h, int y, int x) {
-    S p[15 * 15], z[N];
+    S p[QNA_WINDOW * QNA_WINDOW], z[N];
     softmax<E>(part, l, h, y, x, p);
     E* out = pixels<E>(call.out, part.b, first_channel(part, l, h), y) + x * call.out.column;
     for (int c0 = 0; c0 < d; c0 += N) {
@@ -74,7 +74,7 @@ struct QnaAlone {
   // One window of query l on its own.
   template <class E>
   void backward(const QnaPart& part, int l, int h, int y, int x, bool own) {
-    S p[15 * 15], ts[15 * 15], mean = 0;
+    S p[QNA_WINDOW * QNA_WINDOW], ts[QNA_WINDOW * QNA_WINDOW], mean = 0;
     const S* m = table(tables.weight, l, h);
     softmax<E>(part, l, h, y, x, p);
     places(y, x, [&](int j, int r, int column) {

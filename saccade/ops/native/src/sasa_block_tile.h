@@ -16,13 +16,16 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-constexpr int SIDE = 4, PIXELS = SIDE * SIDE, PLACES = 2 * SIDE - 1;
+constexpr int SIDE = BLOCK_SIDE, PIXELS = SIDE * SIDE, PLACES = 2 * SIDE - 1;
+static_assert(PIXELS % WIDE == 0 && BLOCK_WIDTH_STEP % WIDE == 0, "vectors have no odd ends");
+
+INLINE int head_width(const Block& c) { return c.outputs / c.heads; }
 
 // Where in a task's share of the gradients each parameter's begins.
 struct BlockSums {
   size_t q = 0, k, v, row, col, size;
   explicit BlockSums(const Block& c) {
-    const size_t matrix = size_t(c.outputs) * c.inputs, table = size_t(PLACES) * (c.d() / 2);
+    const size_t matrix = size_t(c.outputs) * c.inputs, table = size_t(PLACES) * (head_width(c) / 2);
     k = matrix, v = 2 * matrix, row = v + PIXELS * matrix, col = row + table, size = col + table;
   }
 };
@@ -207,7 +210,7 @@ struct BlockTile {
 
  private:
   explicit BlockTile(const Block& c)
-      : call(c), C(c.inputs), D(c.outputs), d(c.d()), half(c.d() / 2) {}
+      : call(c), C(c.inputs), D(c.outputs), d(head_width(c)), half(d / 2) {}
 
   size_t carve(float* base, bool backward) {
     Carver<float> from{base, 0, 0};

@@ -83,7 +83,7 @@ template <class Tile>
 void sasa_reduce(const Sasa& c, const void* partials) {
   using S = typename Tile::Element;
   const int tasks = sasa_plan<Tile>(c, true).tasks, size = c.window * (c.d / 2);
-  const int per_head = tasks / (c.B * c.heads);
+  const int per_head = tasks / max(1, c.B * c.heads);
   for (int table = 0; table < c.tables; table++)
     for (int j = 0; j < 2 * size; j++) {
       double sum = 0;
