@@ -13,8 +13,7 @@ import torch
 from timing import interleaved, training, wall
 
 from saccade.ops import native
-from saccade.ops.feed import Weights, plain
-from saccade.ops.native.feed import feed_forward
+from saccade.ops.feed import FeedForwardWeights, feed_forward
 
 SHAPES = [  # batch, side, dim, hidden, with a 3x3
     (4, 56, 32, 256, True), (4, 28, 64, 512, True), (4, 14, 160, 640, True),
@@ -32,6 +31,14 @@ def tensors_of(B, side, C, J, taps):
     ]  # fmt: skip
 
 
+def ours(x, *w):
+    return feed_forward(x, FeedForwardWeights(*w))
+
+
+def plain(x, *w):
+    return feed_forward(x, FeedForwardWeights(*w), backend="composed")
+
+
 def main():
     parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parse.add_argument("--threads", type=int, default=1)
@@ -42,18 +49,15 @@ def main():
     for B, side, C, J, taps in SHAPES:
         tensors, g = tensors_of(B, side, C, J, taps), torch.randn(B, side, side, C)
 
-        def by_letters(x, *w):
-            return plain(x, Weights(*w))
-
-        assert torch.allclose(feed_forward(*tensors), by_letters(*tensors), atol=1e-4)
+        assert torch.allclose(ours(*tensors), plain(*tensors), atol=1e-4)
         calls = {
             "forward": {
-                "ours": lambda t=tensors: feed_forward(*t),
-                "plain": lambda t=tensors: by_letters(*t),
+                "ours": lambda t=tensors: ours(*t),
+                "plain": lambda t=tensors: plain(*t),
             },
             "with backward": {
-                "ours": training(feed_forward, tensors, g),
-                "plain": training(by_letters, tensors, g),
+                "ours": training(ours, tensors, g),
+                "plain": training(plain, tensors, g),
             },
         }
         line = f"({B}, {side}x{side}, {C} -> {J}{', 3x3' if taps else ''}):"

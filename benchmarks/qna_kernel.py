@@ -5,11 +5,12 @@
     python benchmarks/qna_kernel.py --compiled   both through torch.compile (with --all: slow)
     python benchmarks/qna_kernel.py --operator   the aggregation alone, without the projections
 
-The other side is the same layer in its depth-wise form (`form="convolved"`, as its authors compute
-it). One thread, fp32, CPU time, best of interleaved rounds.
+The other side is the same layer in its depth-wise form (`backend="convolved"`, as its authors
+compute it). One thread, fp32, CPU time, best of interleaved rounds.
 """
 
 import argparse
+from functools import partial
 
 import torch
 from timing import against, interleaved, training
@@ -30,8 +31,8 @@ GRID = [
 def layers(dim, heads, k, L, stride, compiled):
     """The layer in both forms, with the same parameters; first ours, then the convolutions."""
     pair = [
-        LearnedQueryAttention(dim, heads, k, stride, L, padding=k // 2, form=form)
-        for form in ("exact", "convolved")
+        LearnedQueryAttention(dim, heads, k, stride, L, padding=k // 2, backend=backend)
+        for backend in ("auto", "convolved")
     ]
     torch.nn.init.normal_(pair[0].rpe, std=0.3)
     torch.nn.init.normal_(pair[0].scale, std=0.3)
@@ -54,7 +55,7 @@ def operators(dim, heads, k, L, stride):
             parts = layer.scores(x), layer.values(x), layer.rpe, layer.scale
             return [t.clone() for t in parts]
 
-    return [form(qna.aggregate), form(qna.convolved)], tensors
+    return [form(qna.aggregate), form(partial(qna.aggregate, backend="convolved"))], tensors
 
 
 def measure(shape, rounds, compiled=False, operator=False):

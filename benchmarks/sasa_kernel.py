@@ -17,7 +17,7 @@ from timing import against, gemm_gflops, interleaved, training, wall
 from torch.nn import functional as F
 
 from saccade.ops import native
-from saccade.ops.native.sasa import local_attention
+from saccade.ops.sasa import local_attention
 
 K, P = 7, 3
 

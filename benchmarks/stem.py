@@ -7,13 +7,16 @@ thread, fp32, CPU time, best of interleaved rounds.
 """
 
 import argparse
+from functools import partial
 
 import torch
 from timing import interleaved
 
 from saccade.layers.sasa_stem import AttentionStem
 from saccade.ops import native
-from saccade.ops.sasa_block import attend, plain
+from saccade.ops.sasa_block import attend
+
+plain = partial(attend, backend="composed")
 
 
 def main():
@@ -28,11 +31,11 @@ def main():
     x = torch.randn(a.batch, 3, a.size, a.size)
 
     def step(form):
-        y = form(x, *stem.letters(), stem.row, stem.col, stem.heads, False)
+        y = form(x, *stem.letters(x), stem.row, stem.col, stem.heads, False)
         return torch.autograd.grad(y, list(stem.parameters())[:-2], torch.ones_like(y))
 
     def whole(form):
-        y = form(x, *stem.letters(), stem.row, stem.col, stem.heads, False)
+        y = form(x, *stem.letters(x), stem.row, stem.col, stem.heads, False)
         return torch.nn.functional.max_pool2d(stem.norm(y), stem.side, ceil_mode=True)
 
     rows = {
@@ -40,7 +43,7 @@ def main():
     }
     with torch.no_grad():
         assert torch.allclose(stem(x), whole(plain), atol=1e-4)
-        arguments = x, *stem.letters(), stem.row, stem.col, stem.heads, False
+        arguments = x, *stem.letters(x), stem.row, stem.col, stem.heads, False
         rows["forward"] = interleaved(
             a.rounds, ours=lambda: attend(*arguments), plain=lambda: plain(*arguments)
         )

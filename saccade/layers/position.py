@@ -23,11 +23,12 @@ class DepthwiseBranch(nn.Module):
 
     def kernel(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]]:
         """The branch as weight and bias, its BatchNorm folded in at the running statistics."""
-        weight = self.conv.weight
+        weight, bias = self.conv.weight, self.conv.bias
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
         if self.norm is None:
-            return weight, weight.new_zeros(len(weight))
+            return weight, bias
         scale, shift = scale_and_shift(self.norm)
-        return weight * scale[:, None, None, None], shift
+        return weight * scale[:, None, None, None], shift + bias * scale
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         x = self.conv(x)

@@ -188,6 +188,8 @@ class AttentionStem(nn.Module):
 
     def _norm_is_affine(self, x: Float[Tensor, "B C H W"]) -> bool:
         """Whether no gradient is to come and the norm is a mere scale and shift."""
-        if torch.is_grad_enabled() or type(self.norm) is not nn.BatchNorm2d:
+        if torch.is_grad_enabled() or torch.jit.is_tracing():  # a trace must hold for both
+            return False
+        if type(self.norm) is not nn.BatchNorm2d:
             return False
         return is_scale_and_shift(self.norm) and untouched(x, self.norm)

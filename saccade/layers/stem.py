@@ -34,10 +34,10 @@ class PatchDown(nn.Module):
 
 
 class Patches(nn.Conv2d):
-    """Non-overlapping patches and nothing else: QnA's stem."""
+    """Non-overlapping patches and nothing else: QnA's stem. Zeros fill the last ones.
 
-    def __init__(self, dim: int, out: int, stride: int):
-        super().__init__(dim, out, stride, stride, bias=False)
+    It is built like nn.Conv2d, for those who make a second one of its type (adapters do).
+    """
 
     def reset_parameters(self) -> None:
         lecun_normal_(self.weight)

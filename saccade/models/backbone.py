@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from saccade.ops.operator import transformed
+from saccade.ops.modes import transformed
 
 LEAST = 32  # pixels on a side
 

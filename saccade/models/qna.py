@@ -81,7 +81,7 @@ class QnA(Backbone):
             return Block(widths[i], mix, QnAFeedForward(widths[i]), rate)
 
         stages: list[nn.Module] = []
-        down: nn.Module = Patches(in_chans, dim, patch)
+        down: nn.Module = Patches(in_chans, dim, patch, patch, bias=False)
         for i, rates in enumerate(drop_rates(drop_path, counts)):
             mixers = [
                 *(

@@ -109,10 +109,7 @@ class Classifier(nn.Module):
     # -- timm's protocol ---------------------------------------------------------------------
 
     def forward_features(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        x = self.backbone.stem(self.backbone.door(x))
-        for stage in self.backbone.stages:
-            x = stage(x)
-        return self.backbone.norm(x)
+        return self.backbone.norm(self.backbone(x)[-1])
 
     def forward_head(self, x: Float[Tensor, "B D h w"], pre_logits: bool = False) -> Tensor:
         return self.head(x, pre_logits=pre_logits)
@@ -259,7 +256,9 @@ def _card(name: str) -> dict:
 def _register(name: str) -> None:
     def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         # The last of the maps comes as the classifier sees it, through the backbone's norm.
-        features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3), "norm": True}
+        features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3)}
+        if kwargs.get("feature_cls", "getter") == "getter":
+            features["norm"] = True
         if pretrained and not kwargs.get("pretrained_cfg"):
             kwargs["pretrained_cfg"] = (weights.full(name) or "").partition(".")[2] or None
         make = partial(Classifier, VARIANTS[name])
@@ -276,12 +275,15 @@ def _trained(name: str) -> dict:
     with safe_open(weights.FILES[name], "pt") as file:
         notes = json.loads(file.metadata()["saccade"])["notes"]
     side, crop = notes["test"]["size"], notes["test"]["crop"]
+    fresh = _card(variant)
+    stride = fresh["input_size"][1] // fresh["pool_size"][0]
     return {
-        **_card(variant),
+        **fresh,
         "file": str(weights.FILES[name]),
         "num_classes": len(notes["classes"]),
         "label_names": notes["classes"],
         "input_size": (3, side, side),
+        "pool_size": (-(-side // stride),) * 2,
         "crop_pct": crop,
         "interpolation": notes["test"]["interpolation"],
         "license": "cc-by-sa-4.0",

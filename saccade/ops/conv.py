@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saccade.ops.linear import fuses, linear
-from saccade.ops.operator import transformed
+from saccade.ops.modes import transformed
 from saccade.ops.precision import autocasts
 
 PIXELS, WIDTH = 1024, 128  # of a map, and channels of x: from here on products are faster

@@ -41,15 +41,10 @@ fx.wrap("feed_forward")  # one node to torch.fx
 
 
 def composed(
-    x: Float[Tensor, "B H W C"],
-    w1: Float[Tensor, "J C"],
-    b1: Float[Tensor, "J"],
-    taps: Float[Tensor, "J 1 3 3"] | None,
-    shift: Float[Tensor, "J"] | None,
-    w2: Float[Tensor, "D J"],
-    b2: Float[Tensor, "D"],
-    tanh: bool,
-) -> Float[Tensor, "B H W D"]:
+    x: Float[Tensor, "B H W C"], w1: Float[Tensor, "J C"], b1: Float[Tensor, "J"],
+    taps: Float[Tensor, "J 1 3 3"] | None, shift: Float[Tensor, "J"] | None,
+    w2: Float[Tensor, "D J"], b2: Float[Tensor, "D"], tanh: bool,
+) -> Float[Tensor, "B H W D"]:  # fmt: skip
     """The same, equation by equation."""
     u = F.linear(x, w1, b1)
     if taps is not None:

@@ -22,6 +22,7 @@ in the dtype of the sums; everything else is made contiguous, unless the kernel 
 
 import inspect
 import types
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -33,10 +34,10 @@ import torch._decomp
 from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.autograd import forward_ad
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-from torch.utils.flop_counter import _FlopCounterMode, register_flop_formula
+from torch.utils.flop_counter import register_flop_formula
 
+from saccade.ops.derivatives import autograd_inside, sample_by_sample, second
+from saccade.ops.modes import counting, for_onnx, transformed
 from saccade.ops.precision import autocasts, no_autocast, wide
 
 LIBRARY = torch.library.Library("saccade", "FRAGMENT")
@@ -48,6 +49,11 @@ PLAIN_TENSORS = (
     FakeTensor,
     FunctionalTensor,
 )  # the last two are tracers' own
+
+TRACED = (
+    "this trace calls operators of saccade: import saccade before torch.jit.load, "
+    "or trace under saccade.ops.operator.use_backend('plain') for a file that runs without it"
+)
 
 _backend: ContextVar[str] = ContextVar("saccade_backend", default="auto")
 
@@ -160,6 +166,8 @@ class Operator:
         form = self.choose(inputs, backend)
         if form in self.plain and not counting():
             return self.plain[form](*inputs)
+        if torch.jit.is_tracing():
+            warnings.warn(TRACED, RuntimeWarning, stacklevel=2)
         results = self._call(*inputs, form, self._keeps(form, inputs))
         return results[0] if self.keeps else results
 
@@ -182,7 +190,7 @@ class Operator:
                 f"got {backend=}"
             )
         if exporting:
-            return self.cheapest(*inputs) if _for_onnx() else "auto"
+            return self.cheapest(*inputs) if for_onnx() else "auto"
         if transformed():
             return self.cheapest(*inputs)
         cheapest = self.cheapest(*inputs)
@@ -263,7 +271,7 @@ class Operator:
         packet_back = getattr(torch.ops.saccade, f"{self.name}_backward")
         self._call, self._call_backward = packet.default, packet_back.default
         for op, call in ((name, self._call), (back, self._call_backward)):
-            torch.library.register_vmap(op, _sample_by_sample(call), lib=LIBRARY)
+            torch.library.register_vmap(op, sample_by_sample(call), lib=LIBRARY)
         torch.library.register_autograd(
             name, self._differentiate, setup_context=self._save, lib=LIBRARY
         )
@@ -285,7 +293,7 @@ class Operator:
         if kernel is None:
             out.copy_(self._plain(backend, inputs)(*inputs))
         else:
-            keep = keep and kernel.keeps is not None
+            keep = keep and kernel.keeps is not None and kernel is self.kernels.get(backend)
             kernel.forward(out, tuple(kept) if keep else (), *self._prepared(kernel, inputs))
         return tuple(rooms) if self.keeps else out
 
@@ -382,7 +390,8 @@ class Operator:
     def _differentiate(self, ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * (self.arity + 2)
-        tensors, rest = ctx.saved_tensors[: self.count], ctx.saved_tensors[self.count :]
+        saved = ctx.saved_tensors  # once: checkpointing gives them out once
+        tensors, rest = saved[: self.count], saved[self.count :]
         wanted = list(ctx.needs_input_grad[: self.count])
         gradients = self._call_backward(grad, *tensors, *ctx.options, *rest, ctx.backend, wanted)
         pairs = zip(gradients, tensors, wanted, strict=True)
@@ -410,108 +419,20 @@ class Operator:
         self, plain: Callable[..., Tensor], grad: Tensor, inputs: Sequence[Any], wanted: list[bool]
     ) -> list[Tensor | None]:
         """The gradients of a plain form, by autograd, which is off inside an operator."""
-        with _autograd_inside():
+        with autograd_inside():
             tensors = [
                 t if t is None else t.detach().requires_grad_(w)
                 for t, w in zip(inputs[: self.count], wanted, strict=True)
             ]
             y = plain(*tensors, *inputs[self.count :])
             chosen = [t for t in tensors if t is not None and t.requires_grad]
-            found = iter(torch.autograd.grad(y, chosen, grad))
-        return [next(found) if t is not None and t.requires_grad else None for t in tensors]
+            gradients = iter(torch.autograd.grad(y, chosen, grad, materialize_grads=True))
+        return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
 
     def _decomposed(self, *args: Any, **settings: Any) -> Any:
         """For graphs that go where saccade is not, such as ONNX's: the reference in its place."""
         y = self.reference(*args[: self.arity])
         return (y, *(y.new_empty(0) for _ in range(self.keeps))) if self.keeps else y
-
-
-def second(
-    plain: Callable[..., Tensor],
-    grad: Tensor,
-    inputs: Sequence[Tensor | None],
-    weights: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """The derivative of sum of weights * gradients(grad, inputs), by grad and by each input.
-
-    `gradients` are those of `plain` at `inputs`, weighed with `grad`; an absent input has none.
-    """
-    present = [i for i, x in enumerate(inputs) if x is not None]
-
-    def filled(values: Sequence[Any]) -> list[Any]:
-        whole: list[Any] = [None] * len(inputs)
-        for i, x in zip(present, values, strict=True):
-            whole[i] = x
-        return whole
-
-    def gradients(g: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-        return torch.func.vjp(lambda *xs: plain(*filled(xs)), *values)[1](g)
-
-    values, pull, *_ = torch.func.vjp(gradients, grad, *(inputs[i] for i in present))
-    chosen = [weights[i] for i in present]
-    chosen = [torch.zeros_like(v) if c is None else c for v, c in zip(values, chosen, strict=True)]
-    of_grad, *of_inputs = pull(tuple(chosen))
-    return [of_grad, *filled(of_inputs)]
-
-
-# -- what surrounds a call ------------------------------------------------------------------------
-
-
-def transformed() -> bool:
-    """Within torch.func (vmap, jacrev, ...) or forward-mode derivatives: they want plain operators.
-
-    A compiled graph has already resolved both.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-
-
-def counting() -> bool:
-    """Whether torch's FLOP counter is watching; then plain forms, too, come as one operator."""
-    if torch.compiler.is_compiling() or not torch._C._len_torch_dispatch_stack():
-        return False
-    return any(isinstance(mode, _FlopCounterMode) for mode in _get_current_dispatch_mode_stack())
-
-
-@torch.compiler.assume_constant_result
-def _for_onnx() -> bool:
-    return torch.onnx.is_in_onnx_export()
-
-
-@contextmanager
-def _autograd_inside() -> Generator[None]:
-    """Let autograd see what happens inside an operator, which torch otherwise hides from it."""
-    hidden = torch._C._dispatch_tls_is_dispatch_key_excluded
-    hide = torch._C._dispatch_tls_set_dispatch_key_excluded
-    kinds = torch._C.DispatchKey
-    keys = (kinds.AutogradFunctionality, kinds.AutogradOther, kinds.ADInplaceOrView)
-    before = [hidden(key) for key in keys]
-    try:
-        for key in keys:
-            hide(key, False)
-        with torch.enable_grad():
-            yield
-    finally:
-        for key, was in zip(keys, before, strict=True):
-            hide(key, was)
-
-
-def _sample_by_sample(call: Callable) -> Callable:
-    """torch.vmap of an operator: each sample by itself."""
-
-    def rule(info: Any, axes: tuple, *args: Any) -> tuple[Any, Any]:
-        def sample(i: int) -> Any:
-            pairs = zip(args, axes, strict=True)
-            return call(*(x if axis is None else x.select(axis, i) for x, axis in pairs))
-
-        results = [sample(i) for i in range(info.batch_size)]
-        if isinstance(results[0], Tensor):
-            return torch.stack(results), 0
-        stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-        return stacked, (0,) * len(stacked)
-
-    return rule
 
 
 def _nothing(like: Tensor) -> Tensor:

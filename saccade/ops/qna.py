@@ -31,30 +31,19 @@ from saccade.ops.triton.qna import TRITON
 
 
 def aggregate(
-    s: Float[Tensor, "B H W L h"],
-    v: Float[Tensor, "B H W h d"],
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    stride: int,
-    padding: int,
-    fold: bool = True,
+    s: Float[Tensor, "B H W L h"], v: Float[Tensor, "B H W h d"], rpe: Float[Tensor, "k k L h"],
+    ws: Float[Tensor, "k k L h"] | None, stride: int, padding: int, fold: bool = True,
     backend: str = "auto",
-) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:
+) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:  # fmt: skip
     """z of every window, sums in at least fp32; with `fold=False` one z per query, not summed."""
     return AGGREGATE(s, v, rpe, ws, stride, padding, fold, backend=backend)
 
 
 def gather(
-    x: Float[Tensor, "B H W C"],
-    weight: Float[Tensor, "J C"],
-    bias: Float[Tensor, "J"] | None,
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    stride: int,
-    padding: int,
-    fold: bool = True,
-    backend: str = "auto",
-) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:
+    x: Float[Tensor, "B H W C"], weight: Float[Tensor, "J C"], bias: Float[Tensor, "J"] | None,
+    rpe: Float[Tensor, "k k L h"], ws: Float[Tensor, "k k L h"] | None, stride: int, padding: int,
+    fold: bool = True, backend: str = "auto",
+) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:  # fmt: skip
     """`aggregate` of what W makes of x: J channels, first those of the values, then the scores.
 
     By one product where the kernel reads both from one map, else by two.
@@ -71,17 +60,10 @@ def gather(
 
 
 def attend(
-    x: Float[Tensor, "B H W C"],
-    weight: Float[Tensor, "J C"],
-    bias: Float[Tensor, "J"] | None,
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    mix: Float[Tensor, "D V"],
-    mix_bias: Float[Tensor, "D"] | None,
-    stride: int,
-    padding: int,
-    backend: str = "auto",
-) -> Float[Tensor, "B Ho Wo D"]:
+    x: Float[Tensor, "B H W C"], weight: Float[Tensor, "J C"], bias: Float[Tensor, "J"] | None,
+    rpe: Float[Tensor, "k k L h"], ws: Float[Tensor, "k k L h"] | None, mix: Float[Tensor, "D V"],
+    mix_bias: Float[Tensor, "D"] | None, stride: int, padding: int, backend: str = "auto",
+) -> Float[Tensor, "B Ho Wo D"]:  # fmt: skip
     """The layer by its letters: `gather`, then Wo."""
     return ATTEND(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding, backend=backend)
 
@@ -92,14 +74,9 @@ fx.wrap("attend")
 
 
 def unrolled(
-    s: Float[Tensor, "B H W L h"],
-    v: Float[Tensor, "B H W h d"],
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    stride: int,
-    padding: int,
-    fold: bool = True,
-) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:
+    s: Float[Tensor, "B H W L h"], v: Float[Tensor, "B H W h d"], rpe: Float[Tensor, "k k L h"],
+    ws: Float[Tensor, "k k L h"] | None, stride: int, padding: int, fold: bool = True,
+) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:  # fmt: skip
     """The same, equation by equation; holds P of every window."""
     k = rpe.shape[0]
     dtype = wide(torch.promote_types(s.dtype, v.dtype))
@@ -125,14 +102,9 @@ def weights(
 
 
 def convolved(
-    s: Float[Tensor, "B H W L h"],
-    v: Float[Tensor, "B H W h d"],
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    stride: int,
-    padding: int,
-    fold: bool = True,
-) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:
+    s: Float[Tensor, "B H W L h"], v: Float[Tensor, "B H W h d"], rpe: Float[Tensor, "k k L h"],
+    ws: Float[Tensor, "k k L h"] | None, stride: int, padding: int, fold: bool = True,
+) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:  # fmt: skip
     """z = Sum_k(e^s v) / Sum_k(e^s), as printed: in fp32 for scores within about +-80 only.
 
     Kept to read, to count multiplications by, and to compare with; holds L copies of V.
@@ -241,16 +213,10 @@ AGGREGATE = Operator(
 
 
 def _composed(
-    x: Float[Tensor, "B H W C"],
-    weight: Float[Tensor, "J C"],
-    bias: Float[Tensor, "J"] | None,
-    rpe: Float[Tensor, "k k L h"],
-    ws: Float[Tensor, "k k L h"] | None,
-    mix: Float[Tensor, "D V"],
-    mix_bias: Float[Tensor, "D"] | None,
-    stride: int,
-    padding: int,
-) -> Float[Tensor, "B Ho Wo D"]:
+    x: Float[Tensor, "B H W C"], weight: Float[Tensor, "J C"], bias: Float[Tensor, "J"] | None,
+    rpe: Float[Tensor, "k k L h"], ws: Float[Tensor, "k k L h"] | None, mix: Float[Tensor, "D V"],
+    mix_bias: Float[Tensor, "D"] | None, stride: int, padding: int,
+) -> Float[Tensor, "B Ho Wo D"]:  # fmt: skip
     """Product, aggregation, product."""
     z = gather(x, weight, bias, rpe, ws, stride, padding)
     return F.linear(z.flatten(3), mix, mix_bias)

@@ -35,16 +35,10 @@ BORDERS = ("zero", "mask")
 
 
 def local_attention(
-    q: Float[Tensor, "B C H W"],
-    k: Float[Tensor, "B C H W"] | None,
-    v: Float[Tensor, "B C H W"],
-    row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None,
-    heads: int,
-    window: int,
-    border: str = "zero",
-    backend: str = "auto",
-) -> Float[Tensor, "B C H W"]:
+    q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None, v: Float[Tensor, "B C H W"],
+    row: Float[Tensor, "r k half"] | None, col: Float[Tensor, "r k half"] | None, heads: int,
+    window: int, border: str = "zero", backend: str = "auto",
+) -> Float[Tensor, "B C H W"]:  # fmt: skip
     """Attend within k x k windows.
 
     Without `k` there is no content term, without `row` and `col` no position term. The tables hold
@@ -57,15 +51,10 @@ fx.wrap("local_attention")  # one node to torch.fx
 
 
 def unfolded(
-    q: Float[Tensor, "B C H W"],
-    k: Float[Tensor, "B C H W"] | None,
-    v: Float[Tensor, "B C H W"],
-    row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None,
-    heads: int,
-    window: int,
-    border: str = "zero",
-) -> Float[Tensor, "B C H W"]:
+    q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None, v: Float[Tensor, "B C H W"],
+    row: Float[Tensor, "r k half"] | None, col: Float[Tensor, "r k half"] | None, heads: int,
+    window: int, border: str = "zero",
+) -> Float[Tensor, "B C H W"]:  # fmt: skip
     """The equation as printed, window by window: the reference, and what FLOPs are counted on."""
     B, C, H, W = q.shape
     with no_autocast(q.device):
@@ -78,15 +67,10 @@ def unfolded(
 
 
 def shifted(
-    q: Float[Tensor, "B C H W"],
-    k: Float[Tensor, "B C H W"] | None,
-    v: Float[Tensor, "B C H W"],
-    row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None,
-    heads: int,
-    window: int,
-    border: str = "zero",
-) -> Float[Tensor, "B C H W"]:
+    q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None, v: Float[Tensor, "B C H W"],
+    row: Float[Tensor, "r k half"] | None, col: Float[Tensor, "r k half"] | None, heads: int,
+    window: int, border: str = "zero",
+) -> Float[Tensor, "B C H W"]:  # fmt: skip
     """The equation, one row of offsets at a time: k times the memory of its input."""
     (H, W), d, offsets = q.shape[2:], q.shape[1] // heads, range(window)
     with no_autocast(q.device):
@@ -113,15 +97,10 @@ def shifted(
 
 
 def local_weights(
-    q: Float[Tensor, "B C H W"],
-    k: Float[Tensor, "B C H W"] | None,
-    row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None,
-    heads: int,
-    window: int,
-    border: str = "zero",
-    at: Sequence[tuple[int, int]] | None = None,
-) -> Float[Tensor, "B h n k k"]:
+    q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None,
+    row: Float[Tensor, "r k half"] | None, col: Float[Tensor, "r k half"] | None, heads: int,
+    window: int, border: str = "zero", at: Sequence[tuple[int, int]] | None = None,
+) -> Float[Tensor, "B h n k k"]:  # fmt: skip
     """What the softmax gives: of n pixels (i, j), or of all of them in reading order."""
     _check(q, k, q, row, col, heads, window, border)
     (C, H, W), device = q.shape[1:], q.device
@@ -143,13 +122,10 @@ def local_weights(
 
 
 def _softmax(
-    q: Float[Tensor, "B h n d"],
-    k: Float[Tensor, "B h n d kk"] | None,
-    row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None,
-    window: int,
+    q: Float[Tensor, "B h n d"], k: Float[Tensor, "B h n d kk"] | None,
+    row: Float[Tensor, "r k half"] | None, col: Float[Tensor, "r k half"] | None, window: int,
     seen: Bool[Tensor, "n kk"],
-) -> Float[Tensor, "B h n kk"]:
+) -> Float[Tensor, "B h n kk"]:  # fmt: skip
     s = q.new_zeros(*q.shape[:3], window**2)
     if k is not None:
         s = s + (q[..., None, :] @ k).squeeze(3)
@@ -212,15 +188,9 @@ def _seen(H: int, W: int, window: int, border: str, device: torch.device) -> Boo
 
 
 def _check(
-    q: Tensor,
-    k: Tensor | None,
-    v: Tensor,
-    row: Tensor | None,
-    col: Tensor | None,
-    heads: int,
-    window: int,
-    border: str,
-) -> None:
+    q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None, col: Tensor | None, heads: int,
+    window: int, border: str,
+) -> None:  # fmt: skip
     here, C = "local_attention", q.shape[1]
     if any(t is not None and (t.shape != q.shape or t.device != q.device) for t in (k, v)):
         shapes = [None if t is None else (tuple(t.shape), str(t.device)) for t in (q, k, v)]

@@ -23,16 +23,10 @@ from saccade.ops.precision import autocasts, no_autocast, wide
 
 
 def attend(
-    x: Float[Tensor, "B C H W"],
-    wq: Float[Tensor, "D C"],
-    wk: Float[Tensor, "D C"],
-    wv: Float[Tensor, "n D C"],
-    row: Float[Tensor, "t half"] | None,
-    col: Float[Tensor, "t half"] | None,
-    heads: int,
-    mask: bool,
-    backend: str = "auto",
-) -> Float[Tensor, "B D H W"]:
+    x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"], row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None, heads: int, mask: bool, backend: str = "auto",
+) -> Float[Tensor, "B D H W"]:  # fmt: skip
     """y at every pixel of the image; values have a matrix for each of the n places of a block.
 
     `mask` leaves out what lies outside the image, which else counts with k = v = 0.
@@ -41,18 +35,11 @@ def attend(
 
 
 def maximum_of_blocks(
-    x: Float[Tensor, "B C H W"],
-    wq: Float[Tensor, "D C"],
-    wk: Float[Tensor, "D C"],
-    wv: Float[Tensor, "n D C"],
-    row: Float[Tensor, "t half"] | None,
-    col: Float[Tensor, "t half"] | None,
-    scale: Float[Tensor, "D"],
-    shift: Float[Tensor, "D"],
-    heads: int,
-    mask: bool,
-    backend: str = "auto",
-) -> Float[Tensor, "B D h w"]:
+    x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"], row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None, scale: Float[Tensor, "D"], shift: Float[Tensor, "D"],
+    heads: int, mask: bool, backend: str = "auto",
+) -> Float[Tensor, "B D h w"]:  # fmt: skip
     """The maximum of y scale + shift over each block."""
     return MAXIMUM_OF_BLOCKS(x, wq, wk, wv, row, col, scale, shift, heads, mask, backend=backend)
 
@@ -62,15 +49,10 @@ fx.wrap("maximum_of_blocks")
 
 
 def composed(
-    x: Float[Tensor, "B C H W"],
-    wq: Float[Tensor, "D C"],
-    wk: Float[Tensor, "D C"],
-    wv: Float[Tensor, "n D C"],
-    row: Float[Tensor, "t half"] | None,
-    col: Float[Tensor, "t half"] | None,
-    heads: int,
-    mask: bool,
-) -> Float[Tensor, "B D H W"]:
+    x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"], row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None, heads: int, mask: bool,
+) -> Float[Tensor, "B D H W"]:  # fmt: skip
     """The same, equation by equation."""
     side = math.isqrt(len(wv))
     blocks = cut(x, side)
@@ -93,14 +75,10 @@ def outside(x: Float[Tensor, "B C H W"], side: int) -> Bool[Tensor, "y x n"]:
 
 
 def block_attention(
-    q: Float[Tensor, "B y x n C"],
-    k: Float[Tensor, "B y x n C"],
-    v: Float[Tensor, "B y x n C"],
-    row: Float[Tensor, "t half"] | None,
-    col: Float[Tensor, "t half"] | None,
-    heads: int,
+    q: Float[Tensor, "B y x n C"], k: Float[Tensor, "B y x n C"], v: Float[Tensor, "B y x n C"],
+    row: Float[Tensor, "t half"] | None, col: Float[Tensor, "t half"] | None, heads: int,
     hidden: Bool[Tensor, "y x n"] | None = None,
-) -> Float[Tensor, "B y x n C"]:
+) -> Float[Tensor, "B y x n C"]:  # fmt: skip
     """Attend within blocks, but not to `hidden` pixels; without tables, no position term."""
     with no_autocast(q.device):
         qs, ks, vs = (
@@ -152,17 +130,11 @@ def _between(row: Float[Tensor, "t half"], col: Float[Tensor, "t half"]) -> Floa
 
 
 def _composed_maximum(
-    x: Float[Tensor, "B C H W"],
-    wq: Float[Tensor, "D C"],
-    wk: Float[Tensor, "D C"],
-    wv: Float[Tensor, "n D C"],
-    row: Float[Tensor, "t half"] | None,
-    col: Float[Tensor, "t half"] | None,
-    scale: Float[Tensor, "D"],
-    shift: Float[Tensor, "D"],
-    heads: int,
-    mask: bool,
-) -> Float[Tensor, "B D h w"]:
+    x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"], row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None, scale: Float[Tensor, "D"], shift: Float[Tensor, "D"],
+    heads: int, mask: bool,
+) -> Float[Tensor, "B D h w"]:  # fmt: skip
     y = attend(x, wq, wk, wv, row, col, heads, mask)
     return maximum(y * scale[:, None, None] + shift[:, None, None], math.isqrt(len(wv)))
 

@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, fx
 from torch.nn import functional as F
 
-from saccade.ops.operator import Operator, transformed
+from saccade.ops.modes import transformed
+from saccade.ops.operator import Operator
 from saccade.ops.precision import wide
 
 

@@ -31,7 +31,7 @@ def test_fill_adds_zeros_below_and_right():
 
 
 def test_patches_are_one_convolution_and_nothing_else():
-    layer = Patches(3, 8, 4)
+    layer = Patches(3, 8, 4, 4, bias=False)
     assert [name for name, _ in layer.named_parameters()] == ["weight"]
     assert layer.weight.std().item() == pytest.approx(48**-0.5, rel=0.15)
     x = torch.randn(1, 3, 6, 9)

@@ -144,8 +144,8 @@ def test_per_sample_gradients_of_layers(name):
 TILED = {  # where no kernel takes local attention
     "window_1": {"window": 1},
     "wide_head": {"heads": 1, "out": 160},
-    "tiled": {"form": "tiled"},
-    "unfolded": {"form": "unfolded"},
+    "tiled": {"backend": "tiled"},
+    "unfolded": {"backend": "unfolded"},
 }
 
 

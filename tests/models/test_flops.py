@@ -117,23 +117,23 @@ def key_only(form):
 
 
 def learned_queries(form):
-    return LearnedQueryAttention(16, 4, form=form), torch.randn(2, 7, 9, 16)
+    return LearnedQueryAttention(16, 4, backend=form), torch.randn(2, 7, 9, 16)
 
 
 def learned_stride(form):
-    return LearnedQueryAttention(16, 4, 5, 2, form=form), torch.randn(2, 7, 9, 16)
+    return LearnedQueryAttention(16, 4, 5, 2, backend=form), torch.randn(2, 7, 9, 16)
 
 
 def learned_upsampling(form):
-    return LearnedQueryUpsampling(16, 4, form=form), torch.randn(2, 7, 9, 16)
+    return LearnedQueryUpsampling(16, 4, backend=form), torch.randn(2, 7, 9, 16)
 
 
 def stand_alone(form):
-    return StandAloneAttention(16, heads=2, window=5, form=form), torch.randn(2, 16, 7, 9)
+    return StandAloneAttention(16, heads=2, window=5, backend=form), torch.randn(2, 16, 7, 9)
 
 
 def stand_alone_mask(form):
-    layer = StandAloneAttention(16, heads=2, window=3, border="mask", stride=2, form=form)
+    layer = StandAloneAttention(16, heads=2, window=3, border="mask", stride=2, backend=form)
     return layer, torch.randn(2, 16, 7, 9)
 
 

@@ -10,9 +10,10 @@ import torch
 import saccade
 from saccade.bench import peak_memory
 from saccade.layers.qna import LearnedQueryAttention
-from saccade.layers.window import WindowAttention, tiled
+from saccade.layers.window import WindowAttention
 from saccade.models import qna
 from saccade.models.qna import QnA
+from saccade.ops.window import tiled
 
 MICRO = {
     "dim": 16, "depths": (1, 2, 1, 0), "sa_depths": (1, 0, 2, 1), "heads": (2, 4, 8, 16),

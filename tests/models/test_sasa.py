@@ -110,7 +110,7 @@ def test_counting_leaves_the_forms_alone():
     forms = [m.form for m in model.modules() if hasattr(m, "form")]
     flops(model, (64, 64))
     assert [m.form for m in model.modules() if hasattr(m, "form")] == forms
-    assert set(forms) == {"auto", "merged"}
+    assert set(forms) == {"merged"}
 
 
 def test_nano_is_small():
@@ -147,7 +147,7 @@ def test_all_forms_make_the_same_network():
         for form in ("unfolded", "shifted", "tiled"):
             for module in model.modules():
                 if isinstance(module, StandAloneAttention):
-                    module.form = form
+                    module.backend = form
             torch.testing.assert_close(model(x), y, rtol=0, atol=1e-12)
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from saccade.ops import native
 from saccade.ops.native import header
-from saccade.ops.precision import wide
 
 _HEADER = header.read()
 _KINDS: dict[str, Any] = {
@@ -112,23 +111,6 @@ def _described(call: ctypes.Structure) -> str:
     values = ((field, getattr(call, field)) for field, *_ in call._fields_)
     kinds = _HEADER.structures[type(call).__name__]
     return " ".join(f"{field}={value}" for field, value in values if kinds[field] == "int32_t")
-
-
-def table(t: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """Small parameters go in whole and wide: contiguous, of the type that sums are kept in."""
-    return None if t is None else t.detach().to(wide(dtype)).contiguous()
-
-
-def like(x: Tensor, *others: Tensor | None) -> Any:
-    """Room for the gradients of each, dense; an empty one for what is absent."""
-    rest = (x.new_empty(0) if t is None else t.new_empty(t.shape) for t in others)
-    return x.new_empty(x.shape), *rest
-
-
-def alike(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether all that are there are float32 and on the device of x: pointers do not say it."""
-    there = [x, *(t for t in others if t is not None)]
-    return all(t.dtype == torch.float32 and t.device == x.device for t in there)
 
 
 def pointer(t: Tensor | None) -> int | None:

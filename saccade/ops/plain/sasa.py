@@ -114,13 +114,10 @@ class Band(NamedTuple):
 
 
 def _weights(
-    q: Float[Tensor, "n T d"],
-    k: Float[Tensor, "n K d"] | None,
-    row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None,
-    border: str,
+    q: Float[Tensor, "n T d"], k: Float[Tensor, "n K d"] | None,
+    row: Float[Tensor, "r k half"] | None, col: Float[Tensor, "r k half"] | None, border: str,
     band: Band,
-) -> Float[Tensor, "n T K"]:
+) -> Float[Tensor, "n T K"]:  # fmt: skip
     """Softmax over the keys of each tile, zero outside a query's own window."""
     ny, nx = band.grid
     if row is None or col is None:
@@ -212,17 +209,9 @@ def _parts(maps: Float[Tensor, "B h H W d"], window: int) -> Iterator[Part]:
 
 
 def _forward(
-    out: Tensor,
-    kept: tuple[()],
-    q: Tensor,
-    k: Tensor | None,
-    v: Tensor,
-    row: Tensor | None,
-    col: Tensor | None,
-    heads: int,
-    window: int,
-    border: str,
-) -> None:
+    out: Tensor, kept: tuple[()], q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None,
+    col: Tensor | None, heads: int, window: int, border: str,
+) -> None:  # fmt: skip
     qs, vs, ys = (_by_head(x, heads) for x in (q, v, out))
     ks = None if k is None else _by_head(k, heads)
     for part in _parts(qs, window):
@@ -234,18 +223,9 @@ def _forward(
 
 
 def _backward(
-    grad: Tensor,
-    kept: tuple[()],
-    wanted: list[bool],
-    q: Tensor,
-    k: Tensor | None,
-    v: Tensor,
-    row: Tensor | None,
-    col: Tensor | None,
-    heads: int,
-    window: int,
-    border: str,
-) -> list[Tensor | None]:
+    grad: Tensor, kept: tuple[()], wanted: list[bool], q: Tensor, k: Tensor | None, v: Tensor,
+    row: Tensor | None, col: Tensor | None, heads: int, window: int, border: str,
+) -> list[Tensor | None]:  # fmt: skip
     gk, gv, grow, gcol = (
         None if x is None else torch.zeros_like(x, dtype=wide(x.dtype)) for x in (k, v, row, col)
     )
@@ -276,12 +256,9 @@ def _backward(
 
 
 def _position_backward(
-    s: Float[Tensor, "n T K"],
-    q: Float[Tensor, "n T d"],
-    row: Float[Tensor, "r k half"],
-    col: Float[Tensor, "r k half"],
-    band: Band,
-) -> tuple[Float[Tensor, "n T d"], Float[Tensor, "r k half"], Float[Tensor, "r k half"]]:
+    s: Float[Tensor, "n T K"], q: Float[Tensor, "n T d"], row: Float[Tensor, "r k half"],
+    col: Float[Tensor, "r k half"], band: Band,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """What the logits' gradient says to q by way of the tables, and to the tables."""
     s = s.unflatten(2, (band.th + band.window - 1, band.tw + band.window - 1))
     s = s.unflatten(1, (band.th, band.tw))  # n th tw kh kw

@@ -228,7 +228,7 @@ def test_gradcheck(stride, fold):
 
 
 @pytest.mark.parametrize("fold", [True, False])
-def test_opcheck(fold):
+def test_opcheck(fold, untyped):
     tensors, g = example(fold=fold)
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
     options, how = (1, 1, fold), ("native", True)
@@ -474,7 +474,7 @@ def test_backward_without_what_forward_kept():
     assert all(torch.equal(a, b) for a, b in zip(kept, found, strict=True))
 
 
-def test_the_layer_opcheck():
+def test_the_layer_opcheck(untyped):
     tensors = layer_example(H=4, W=5)
     leaves = [t.requires_grad_() for t in tensors]
     torch.library.opcheck(torch.ops.saccade.attend.default, (*leaves, 1, 1, "native", True))

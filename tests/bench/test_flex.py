@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.ops.triton.bridge import local_attention
+from saccade.bench.flex import local_attention
 from tests.ops.triton.check import compare
 from tests.ops.triton.test_sasa import example, plain
 
