@@ -15,7 +15,7 @@ from PIL import Image
 import saccade
 from saccade import cli, serve
 from saccade.tasks.classify import Classify
-from tests.engine.small import PLAIN, fit, folder
+from tests.engine.classify_runs import PLAIN, fit, folder
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")

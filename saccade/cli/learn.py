@@ -14,10 +14,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from saccade.cli.console import console
-from saccade.engine.summary import Summary, shown, spoken
 from saccade.models.saved import located
 from saccade.recipes import book
 from saccade.recipes.recipe import override
+from saccade.report.summary import Summary, shown, spoken
 
 
 def recipes(name: str | None = None) -> None:
@@ -66,6 +66,7 @@ def train(
         log: write scalars for TensorBoard into the run's folder
     """
     from saccade.engine import kinds, session
+    from saccade.report.write import Reporter
 
     if recipe == "quick" and data == "solar":
         recipe = "quick_solar"
@@ -87,7 +88,9 @@ def train(
     length = f"{plan.iterations} steps" if plan.iterations else f"{plan.epochs} epochs"
     _first(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with _stoppable(folder):
-        session.train(chosen, data, folder, name=recipe, watch=watch, device=device)
+        session.train(
+            chosen, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
+        )
         _done(folder)
 
 
@@ -103,10 +106,11 @@ def resume(
         log: write scalars for TensorBoard into the run's folder
     """
     from saccade.engine import session
+    from saccade.report.write import Reporter
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, data, watch=watch, device=device)
+        session.resume(run, data, watch=watch, report=Reporter(), device=device)
         _done(run)
 
 
@@ -202,7 +206,7 @@ def predict(
         json: print a JSON line a picture
         device: cpu or cuda; the best there is if not given
     """
-    from saccade.engine.predict import guesses
+    from saccade.infer.predict import guesses
 
     width, unread = 24, 0
     for file, found in guesses(files, model or str(_newest_or_own()), top, device):
@@ -234,9 +238,9 @@ def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False)
         out: where several runs are drawn side by side
         json: print JSON
     """
-    from saccade.engine import compare
+    from saccade.report import comparison
 
-    found, sentences = compare.found(runs)
+    found, sentences = comparison.found(runs)
     one = len(found) == 1
     plain, tables, more = _reported(found[0]) if one else _compared(found, out)
     if json:
@@ -252,7 +256,7 @@ def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False)
 
 def _reported(one: Summary) -> tuple[dict[str, Any], list[Table], list[str]]:
     """One run: for JSON, as a table, and in sentences."""
-    from saccade.engine import report as reports
+    from saccade.report import write as reports
 
     written = reports.write(one)
     table = Table(box=None, pad_edge=False)
@@ -267,19 +271,19 @@ def _reported(one: Summary) -> tuple[dict[str, Any], list[Table], list[str]]:
 
 def _compared(found: list[Summary], out: Path) -> tuple[dict[str, Any], list[Table], list[str]]:
     """Several runs, in the same three ways."""
-    from saccade.engine import compare, draw
-    from saccade.engine import report as reports
+    from saccade.report import comparison, plots
+    from saccade.report import write as reports
 
-    made, files, undrawn = compare.groups(found), [], []
+    made, files, undrawn = comparison.groups(found), [], []
     try:
-        out.write_bytes(draw.compare([group.curve() for group in made], made[0].figure))
+        out.write_bytes(plots.compare([group.curve() for group in made], made[0].figure))
         files.append(str(out))
     except ImportError:
         undrawn.append(reports.UNDRAWN)
     plain = {
         "figure": made[0].figure, "groups": [group.plain() for group in made], "files": files,
     }  # fmt: skip
-    return plain, [compare.table(made)], [*compare.beneath(made), *undrawn]
+    return plain, [comparison.table(made)], [*comparison.beneath(made), *undrawn]
 
 
 # -- around a run ---------------------------------------------------------------------------
@@ -287,8 +291,9 @@ def _compared(found: list[Summary], out: Path) -> tuple[dict[str, Any], list[Tab
 
 def _watch(log: bool):
     """How a run is watched: on the screen, and by TensorBoard if asked for."""
-    from saccade.engine.log import Log, Several
-    from saccade.engine.progress import Screen
+    from saccade.engine.watch import Several
+    from saccade.report.progress import Screen
+    from saccade.report.tensorboard import Log
 
     others = [Log()] if log else []
     return lambda: Several(Screen(console), *others)
@@ -363,7 +368,7 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 def _done(folder: Path) -> None:
     from saccade.engine import kinds
     from saccade.engine.run import Run
-    from saccade.engine.summary import Summary
+    from saccade.report.summary import Summary
 
     run = Run.open(folder)
     if not run.lines():

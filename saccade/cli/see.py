@@ -12,7 +12,8 @@ import torch
 from saccade import weights
 from saccade.cli.console import console
 from saccade.models import zoo
-from saccade.models.saved import card, located
+from saccade.models.describe import card
+from saccade.models.saved import located
 
 DRAWN = 384  # pixels of the short side under the maps, where a model sees less
 ENDINGS = (".png", ".gif")

@@ -187,7 +187,7 @@ def _fresh(name: str) -> Any:
     from saccade.engine import kinds
     from saccade.engine.session import Opened
     from saccade.models import detectors, zoo
-    from saccade.models.saved import card
+    from saccade.models.describe import card
     from saccade.recipes import recipe as words
 
     if name not in zoo.VARIANTS and name not in detectors.DETECTORS:
@@ -217,10 +217,10 @@ def _shared(model: str, ready: Any, out: Path | None) -> None:
     import timm
     import torch
 
-    from saccade.engine import card
     from saccade.engine.run import Run
     from saccade.models import hub
     from saccade.models.saved import load
+    from saccade.report import model_card
 
     net, place = load(model), Path(model)
     run = Run.open(place) if (place / "recipe.json").is_file() else None
@@ -235,7 +235,7 @@ def _shared(model: str, ready: Any, out: Path | None) -> None:
         side = ready.test.size
         shown = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
                  "interpolation": ready.test.interpolation}  # fmt: skip
-    hub.write(net, out, card.written(net, notes, ready.kind.verb, run), shown, **notes)
+    hub.write(net, out, model_card.written(net, notes, ready.kind.verb, run), shown, **notes)
     again = timm.create_model(f"local-dir:{out}", pretrained=True) if shown else load(out)
     wanted, got = net.state_dict(), again.state_dict()
     if wanted.keys() != got.keys() or not all(torch.equal(got[k], v) for k, v in wanted.items()):
@@ -256,7 +256,7 @@ def _about(ready: Any) -> dict[str, Any]:
     """What a program that runs the file needs to know."""
     import dataclasses
 
-    from saccade.models.saved import card
+    from saccade.models.describe import card
     from saccade.version import __version__
 
     about = card(ready.task.net)
