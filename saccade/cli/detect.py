@@ -29,7 +29,7 @@ def detect(
     from saccade.cli.learn import newest
     from saccade.infer.detect import Detector, Numbers
     from saccade.infer.draw import drawn
-    from saccade.infer.predict import free, pictures
+    from saccade.infer.files import free, pictures
 
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")

@@ -17,7 +17,8 @@ from saccade.cli.console import console
 from saccade.models.saved import located
 from saccade.recipes import book
 from saccade.recipes.recipe import override
-from saccade.report.summary import Summary, shown, spoken
+from saccade.report.summary import Summary
+from saccade.tasks.figures import formatted, label_of
 
 
 def recipes(name: str | None = None) -> None:
@@ -27,7 +28,7 @@ def recipes(name: str | None = None) -> None:
         name: a recipe; all in a table if not given
     """
     if name is not None:
-        from saccade.recipes.recipe import to_plain
+        from saccade.recipes.disk import to_plain
 
         recipe = book.find(name)
         console.print(textwrap.dedent("    " + recipe.about).strip(), highlight=False)
@@ -65,7 +66,8 @@ def train(
         device: cpu or cuda; the best there is if not given
         log: write scalars for TensorBoard into the run's folder
     """
-    from saccade.engine import kinds, session
+    from saccade import tasks
+    from saccade.engine import session
     from saccade.report.write import Reporter
 
     if recipe == "quick" and data == "solar":
@@ -75,7 +77,7 @@ def train(
         data = {"quick": "mnist", "quick_solar": "solar"}.get(recipe)
         if data is None:
             raise ValueError(
-                f"train {recipe}: which images? --data FOLDER: {kinds.of(chosen).wanted}"
+                f"train {recipe}: which images? --data FOLDER: {tasks.of(chosen).data_hint}"
             )
     if recipe == "finetune" and not chosen.model.start:
         raise ValueError(
@@ -240,7 +242,7 @@ def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False)
     """
     from saccade.report import comparison
 
-    found, sentences = comparison.found(runs)
+    found, sentences = comparison.find_runs(runs)
     one = len(found) == 1
     plain, tables, more = _reported(found[0]) if one else _compared(found, out)
     if json:
@@ -260,10 +262,10 @@ def _reported(one: Summary) -> tuple[dict[str, Any], list[Table], list[str]]:
 
     written = reports.write(one)
     table = Table(box=None, pad_edge=False)
-    for head in ("epoch", *map(spoken, one.figures), "minutes"):
+    for head in ("epoch", *map(label_of, one.figures), "minutes"):
         table.add_column(head, justify="right")
     for line in one.lines:
-        figures = (shown(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
+        figures = (formatted(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
         style = "bold" if line is one.best else None
         table.add_row(str(line["epoch"]), *figures, f"{line['seconds'] / 60:.1f}", style=style)
     return one.plain(written.files), [table], [*one.sentences(), *written.sentences]
@@ -314,13 +316,13 @@ def _free(recipe: str) -> Path:
 
 def newest(verb: str) -> Path:
     """The run of runs/ that has learnt something last, of those that a command can use."""
-    from saccade.engine import kinds
+    from saccade import tasks
     from saccade.engine.run import Run
 
     found = sorted(Path("runs").glob("*/model.safetensors"), key=lambda p: -p.stat().st_mtime)
     for path in found:
         try:
-            if kinds.of(Run.open(path.parent).recipe).verb == verb:
+            if tasks.of(Run.open(path.parent).recipe).command == verb:
                 return path.parent
         except (ValueError, OSError):  # no run of ours
             continue
@@ -366,7 +368,7 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
 
 def _done(folder: Path) -> None:
-    from saccade.engine import kinds
+    from saccade import tasks
     from saccade.engine.run import Run
     from saccade.report.summary import Summary
 
@@ -375,8 +377,8 @@ def _done(folder: Path) -> None:
         return
     for sentence in Summary.of(run).sentences():
         _first(sentence)
-    for name in ("confusion.png", "classes.png", "reconstruction.png"):
-        if (folder / name).exists():
-            _first(f"look: {folder / 'report.html'}, {folder / name}")
-    if verb := kinds.of(run.recipe).verb:
-        _first(f"next: saccade {verb} PICTURE --model {folder}")
+    for drawing in sorted(folder.glob("*.png")):
+        if drawing.name != "curves.png":
+            _first(f"look: {folder / 'report.html'}, {drawing}")
+    if command := tasks.of(run.recipe).command:
+        _first(f"next: saccade {command} PICTURE --model {folder}")

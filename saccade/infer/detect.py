@@ -10,61 +10,57 @@ from PIL import Image
 from saccade.data.boxes.coco import listed
 from saccade.data.picture import rgb
 from saccade.engine import session
-from saccade.engine.distributed import chosen
-from saccade.models.describe import card
-from saccade.tasks.boxes import Found
+from saccade.engine.distributed import choose_device
+from saccade.tasks.detect.task import Detections
 
 
-class Seen(NamedTuple):
-    """A picture and what was found in it, or the sentence that says why it was not read."""
+class Searched(NamedTuple):
+    """A picture and the boxes in it, or why it could not be read."""
 
     path: Path
     photo: Image.Image | None
-    found: Found | None
-    said: str = ""
+    boxes: Detections | None
+    error: str = ""
 
 
 class Detector:
     """A trained detector, ready for pictures."""
 
     def __init__(self, model: str | Path, device: str | None = None):
-        self.device = torch.device(chosen(device))
-        ready = session.opened(model, self.device)
-        if ready.kind.verb != "detect":
-            raise ValueError(f"detect: {str(model)!r} finds no boxes{ready.instead}")
-        about = card(ready.task.net)
-        self.task: Any = ready.task
-        self.classes = ready.classes
-        self.ids: list[int] = ready.notes.get("ids") or list(range(1, len(self.classes) + 1))
-        self.transform = ready.kind.test(ready.test, about["mean"], about["std"])
+        """
+        Args:
+            model: a run's folder or a saved model
+            device: cpu or cuda; the best there is if None
+        """
+        self.device = torch.device(choose_device(device))
+        one = session.opened(model, self.device, "detect")
+        self.task: Any = one.task
+        self.classes = one.classes
+        self.ids: list[int] = one.notes.get("ids") or list(range(1, len(self.classes) + 1))
+        self.transform = one.transform()
 
     @torch.no_grad()
-    def __call__(self, photo: Image.Image, score: float | None = None) -> Found:
-        """The boxes of one picture that the model is at least as sure of, the surest first.
+    def __call__(self, photo: Image.Image, score: float | None = None) -> Detections:
+        """The boxes of one picture with at least this score, the highest first.
 
-        Without a score, as sure as its recipe says (`task.score`).
+        Without a score, with at least that of its recipe (`task.score`).
         """
-        x = self.transform(photo)[None].to(self.device)
-        usual = self.task.score
-        try:
-            self.task.score = usual if score is None else score
-            (found,) = self.task.predict(self.task(x), [(photo.height, photo.width)])
-        finally:
-            self.task.score = usual
-        order = found.scores.argsort(descending=True, stable=True)
-        return Found(*(part[order].cpu() for part in found))
+        image = self.transform(photo)[None].to(self.device)
+        (boxes,) = self.task.predict(self.task(image), [(photo.height, photo.width)], score)
+        order = boxes.scores.argsort(descending=True, stable=True)
+        return Detections(*(part[order].cpu() for part in boxes))
 
-    def over(self, paths: Iterable[Path], score: float | None = None) -> Iterator[Seen]:
-        """Every picture; one that cannot be read is said, and passed."""
+    def over(self, paths: Iterable[Path], score: float | None = None) -> Iterator[Searched]:
+        """The boxes of every picture; of one that cannot be read, the reason."""
         for path in paths:
             try:
                 photo = rgb(path, str(path))
             except (ValueError, FileNotFoundError) as error:
-                yield Seen(path, None, None, str(error))
+                yield Searched(path, None, None, str(error))
                 continue
-            yield Seen(path, photo, self(photo, score))
+            yield Searched(path, photo, self(photo, score))
 
-    def coco(self, image: int, found: Found) -> list[dict[str, Any]]:
+    def coco(self, image: int, boxes: Detections) -> list[dict[str, Any]]:
         """In COCO's format of results: x, y, width, height, and the data's own category ids."""
         return [
             {
@@ -74,7 +70,7 @@ class Detector:
                 "score": round(score, 5),
             }
             for (x0, y0, x1, y1), label, score in zip(
-                found.boxes.tolist(), found.labels.tolist(), found.scores.tolist(), strict=True
+                boxes.boxes.tolist(), boxes.labels.tolist(), boxes.scores.tolist(), strict=True
             )
         ]
 

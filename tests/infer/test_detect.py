@@ -11,7 +11,7 @@ from PIL import Image
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.infer.detect import Detector, Numbers
-from saccade.infer.predict import pictures
+from saccade.infer.files import pictures
 from saccade.recipes.recipe import change
 from tests.engine.classify_runs import PLAIN, At, apart, fit, folder, same
 from tests.engine.detect_runs import FIRST, THINGS, boxes_folder
@@ -62,7 +62,7 @@ def test_results_are_cocos(run, data):
     paths = [*pictures(str(data / "images" / "val"), "detect"), Path("gone.png")]
     seen = list(detector.over(paths, score=0.2))
     assert [s.path.name for s in seen] == ["001.png", "002.png", "003.png", "004.png", "gone.png"]
-    assert "gone.png" in seen[-1].said
+    assert "gone.png" in seen[-1].say
     rows = [row for i, s in enumerate(seen[:-1], 1) for row in detector.coco(i, s.found)]
     assert {row["category_id"] for row in rows} <= {FIRST, FIRST + 1}
     assert all(row["bbox"][2] > 0 and 0.2 <= row["score"] <= 1 for row in rows)
@@ -121,7 +121,7 @@ def test_a_backbone_that_has_learnt_classes_starts_a_detector(data, tmp_path):
     fit(recipe, data, tmp_path / "d")
     with pytest.raises(ValueError, match=r"model\.start"):
         fit(change(recipe, model__name="sasa_nano"), data, tmp_path / "e")
-    with pytest.raises(ValueError, match="finds no boxes; use 'saccade predict'"):
+    with pytest.raises(ValueError, match="was trained to classify; use 'saccade predict'"):
         Detector(classifier.folder)
     with pytest.raises(ValueError, match="a linear model only tells classes"):
         fit(change(THINGS, loop__baseline=True), data, tmp_path / "f")

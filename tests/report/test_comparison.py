@@ -127,13 +127,13 @@ def test_found(tmp_path, monkeypatch):
     (tmp_path / "runs/notes").mkdir()
 
     def names(*words):
-        return [one.run.folder.name for one in comparison.found(words)[0]]
+        return [one.run.folder.name for one in comparison.find_runs(words)[0]]
 
     assert names("runs/a") == ["a"]
     assert names("runs/a", "runs/b", "./runs/a") == ["a", "b"]
     assert names("runs/[ab]") == ["a", "b"]
     assert names("runs") == ["a", "b", "c"]
-    _, sentences = comparison.found(["runs/*"])
+    _, sentences = comparison.find_runs(["runs/*"])
     assert sentences == [
         "left out: 'runs/fresh' has no evaluation yet; it is written after the first epoch"
     ]
@@ -144,8 +144,8 @@ def test_a_recipe_of_another_version_in_a_pattern_is_left_out(tmp_path, monkeypa
     written("a")
     written("b")
     (tmp_path / "b/recipe.json").write_text("{}")
-    found, (sentence,) = comparison.found(["*"])
-    assert len(found) == 1
+    summaries, (sentence,) = comparison.find_runs(["*"])
+    assert len(summaries) == 1
     assert "b/recipe.json" in sentence
 
 
@@ -164,5 +164,5 @@ def test_what_is_no_run(tmp_path, monkeypatch, word, kind, says):
     written("fresh", epochs=0)
     (tmp_path / "notes").mkdir()
     with pytest.raises(kind, match="report: ") as caught:
-        comparison.found([word])
+        comparison.find_runs([word])
     assert says in str(caught.value)
