@@ -38,17 +38,17 @@ def peers(
     """The operator (of tokens and weights), or the layer (of a map)."""
     B, H, W, C, heads = shape
     x = drawn(B, H * W, C, train=train, dtype=dtype, device=device)
-    found = {}
+    by_name = {}
     for name, backend in {"linglo": "auto", **{form: form for form in FORMS}}.items():
         attention = KeyOnlyAttention(C, heads, backend).to(device, dtype)
         inputs: Inputs = (x, *cast(ops.Weights, attention.letters(x)))
         form = ops.KEY_ONLY.choose(inputs, backend)
         work = count(partial(_by_form, FORMS.get(form, ops.collapsed)), on_meta(inputs), train)
         f = partial(_by_letters, backend=backend)
-        found[name] = Peer(attention, (x,), work) if layer else Peer(f, inputs, work)
-    found["product"] = Peer(nn.Linear(C, C, bias=False).to(device, dtype), (x,))
-    found["global"] = Peer(DotProductAttention(C, heads).to(device, dtype), (x,))
-    return found
+        by_name[name] = Peer(attention, (x,), work) if layer else Peer(f, inputs, work)
+    by_name["product"] = Peer(nn.Linear(C, C, bias=False).to(device, dtype), (x,))
+    by_name["global"] = Peer(DotProductAttention(C, heads).to(device, dtype), (x,))
+    return by_name
 
 
 def _by_letters(

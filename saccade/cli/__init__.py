@@ -15,7 +15,7 @@ from rich.text import Text
 
 from saccade.cli import convert, detect, learn, look, measure, see, segment, serve, ship
 from saccade.cli.console import console
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 COMMANDS: dict[str, Any] = {
     "list": look.list_models, "show": look.show, "paper": look.paper, "view": see.view,

@@ -14,10 +14,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from saccade.cli.console import console
-from saccade.engine.summary import Summary, shown, spoken
 from saccade.models.saved import located
 from saccade.recipes import book
 from saccade.recipes.recipe import override
+from saccade.report.summary import Summary
+from saccade.tasks.figures import formatted, label_of
 
 
 def recipes(name: str | None = None) -> None:
@@ -27,7 +28,7 @@ def recipes(name: str | None = None) -> None:
         name: a recipe; all in a table if not given
     """
     if name is not None:
-        from saccade.recipes.recipe import to_plain
+        from saccade.recipes.disk import to_plain
 
         recipe = book.find(name)
         console.print(textwrap.dedent("    " + recipe.about).strip(), highlight=False)
@@ -65,7 +66,9 @@ def train(
         device: cpu or cuda; the best there is if not given
         log: write scalars for TensorBoard into the run's folder
     """
-    from saccade.engine import kinds, session
+    from saccade import tasks
+    from saccade.engine import session
+    from saccade.report.write import Reporter
 
     if recipe == "quick" and data == "solar":
         recipe = "quick_solar"
@@ -74,7 +77,7 @@ def train(
         data = {"quick": "mnist", "quick_solar": "solar"}.get(recipe)
         if data is None:
             raise ValueError(
-                f"train {recipe}: which images? --data FOLDER: {kinds.of(chosen).wanted}"
+                f"train {recipe}: which images? --data FOLDER: {tasks.of(chosen).data_hint}"
             )
     if recipe == "finetune" and not chosen.model.start:
         raise ValueError(
@@ -87,7 +90,9 @@ def train(
     length = f"{plan.iterations} steps" if plan.iterations else f"{plan.epochs} epochs"
     _first(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with _stoppable(folder):
-        session.train(chosen, data, folder, name=recipe, watch=watch, device=device)
+        session.train(
+            chosen, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
+        )
         _done(folder)
 
 
@@ -103,10 +108,11 @@ def resume(
         log: write scalars for TensorBoard into the run's folder
     """
     from saccade.engine import session
+    from saccade.report.write import Reporter
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, data, watch=watch, device=device)
+        session.resume(run, data, watch=watch, report=Reporter(), device=device)
         _done(run)
 
 
@@ -202,7 +208,7 @@ def predict(
         json: print a JSON line a picture
         device: cpu or cuda; the best there is if not given
     """
-    from saccade.engine.predict import guesses
+    from saccade.infer.predict import guesses
 
     width, unread = 24, 0
     for file, found in guesses(files, model or str(_newest_or_own()), top, device):
@@ -234,9 +240,9 @@ def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False)
         out: where several runs are drawn side by side
         json: print JSON
     """
-    from saccade.engine import compare
+    from saccade.report import comparison
 
-    found, sentences = compare.found(runs)
+    found, sentences = comparison.find_runs(runs)
     one = len(found) == 1
     plain, tables, more = _reported(found[0]) if one else _compared(found, out)
     if json:
@@ -252,14 +258,14 @@ def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False)
 
 def _reported(one: Summary) -> tuple[dict[str, Any], list[Table], list[str]]:
     """One run: for JSON, as a table, and in sentences."""
-    from saccade.engine import report as reports
+    from saccade.report import write as reports
 
     written = reports.write(one)
     table = Table(box=None, pad_edge=False)
-    for head in ("epoch", *map(spoken, one.figures), "minutes"):
+    for head in ("epoch", *map(label_of, one.figures), "minutes"):
         table.add_column(head, justify="right")
     for line in one.lines:
-        figures = (shown(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
+        figures = (formatted(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
         style = "bold" if line is one.best else None
         table.add_row(str(line["epoch"]), *figures, f"{line['seconds'] / 60:.1f}", style=style)
     return one.plain(written.files), [table], [*one.sentences(), *written.sentences]
@@ -267,19 +273,19 @@ def _reported(one: Summary) -> tuple[dict[str, Any], list[Table], list[str]]:
 
 def _compared(found: list[Summary], out: Path) -> tuple[dict[str, Any], list[Table], list[str]]:
     """Several runs, in the same three ways."""
-    from saccade.engine import compare, draw
-    from saccade.engine import report as reports
+    from saccade.report import comparison, plots
+    from saccade.report import write as reports
 
-    made, files, undrawn = compare.groups(found), [], []
+    made, files, undrawn = comparison.groups(found), [], []
     try:
-        out.write_bytes(draw.compare([group.curve() for group in made], made[0].figure))
+        out.write_bytes(plots.compare([group.curve() for group in made], made[0].figure))
         files.append(str(out))
     except ImportError:
         undrawn.append(reports.UNDRAWN)
     plain = {
         "figure": made[0].figure, "groups": [group.plain() for group in made], "files": files,
     }  # fmt: skip
-    return plain, [compare.table(made)], [*compare.beneath(made), *undrawn]
+    return plain, [comparison.table(made)], [*comparison.beneath(made), *undrawn]
 
 
 # -- around a run ---------------------------------------------------------------------------
@@ -287,8 +293,9 @@ def _compared(found: list[Summary], out: Path) -> tuple[dict[str, Any], list[Tab
 
 def _watch(log: bool):
     """How a run is watched: on the screen, and by TensorBoard if asked for."""
-    from saccade.engine.log import Log, Several
-    from saccade.engine.progress import Screen
+    from saccade.engine.watch import Several
+    from saccade.report.progress import Screen
+    from saccade.report.tensorboard import Log
 
     others = [Log()] if log else []
     return lambda: Several(Screen(console), *others)
@@ -309,13 +316,13 @@ def _free(recipe: str) -> Path:
 
 def newest(verb: str) -> Path:
     """The run of runs/ that has learnt something last, of those that a command can use."""
-    from saccade.engine import kinds
+    from saccade import tasks
     from saccade.engine.run import Run
 
     found = sorted(Path("runs").glob("*/model.safetensors"), key=lambda p: -p.stat().st_mtime)
     for path in found:
         try:
-            if kinds.of(Run.open(path.parent).recipe).verb == verb:
+            if tasks.of(Run.open(path.parent).recipe).command == verb:
                 return path.parent
         except (ValueError, OSError):  # no run of ours
             continue
@@ -361,17 +368,17 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
 
 def _done(folder: Path) -> None:
-    from saccade.engine import kinds
+    from saccade import tasks
     from saccade.engine.run import Run
-    from saccade.engine.summary import Summary
+    from saccade.report.summary import Summary
 
     run = Run.open(folder)
     if not run.lines():
         return
     for sentence in Summary.of(run).sentences():
         _first(sentence)
-    for name in ("confusion.png", "classes.png", "reconstruction.png"):
-        if (folder / name).exists():
-            _first(f"look: {folder / 'report.html'}, {folder / name}")
-    if verb := kinds.of(run.recipe).verb:
-        _first(f"next: saccade {verb} PICTURE --model {folder}")
+    for drawing in sorted(folder.glob("*.png")):
+        if drawing.name != "curves.png":
+            _first(f"look: {folder / 'report.html'}, {drawing}")
+    if command := tasks.of(run.recipe).command:
+        _first(f"next: saccade {command} PICTURE --model {folder}")

@@ -8,12 +8,13 @@ from rich import box
 from rich.table import Table
 from rich.tree import Tree
 
-from saccade import count, weights
+from saccade import weights
 from saccade.cli.console import console
 from saccade.models import detectors, zoo
 from saccade.models.backbone import Stage
 from saccade.models.zoo import Classifier
 from saccade.ops.where import backends
+from saccade.paper import count
 
 
 def list_models(pattern: str = "*") -> None:
@@ -87,7 +88,7 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
         family: linglo, qna or sasa
         runs: where to look for finished runs by the paper's recipes
     """
-    from saccade.engine.reached import finished, reached
+    from saccade.paper.runs import finished, reached
 
     if family not in zoo.FAMILIES:
         known = ", ".join(zoo.FAMILIES)

@@ -12,7 +12,8 @@ import torch
 from saccade import weights
 from saccade.cli.console import console
 from saccade.models import zoo
-from saccade.models.saved import card, located
+from saccade.models.describe import timm_config
+from saccade.models.saved import located
 
 DRAWN = 384  # pixels of the short side under the maps, where a model sees less
 ENDINGS = (".png", ".gif")
@@ -113,22 +114,22 @@ def _shown(image: Path, model: str, size: int | None) -> Shown:
     net: Any = load(model) if trained else zoo.build(model).eval()
     if trained and "classes" in net.notes:
         ready = session.ready(net)
-        if ready.kind.verb == "predict":
-            about, test = card(net), ready.test
+        if ready.definition.command == "predict":
+            test = ready.test
             test = test if size is None else dataclasses.replace(test, size=size)
             file = picture.rgb(image, str(image))
-            x = ready.kind.test(test, about["mean"], about["std"])(file)[None]
+            x = ready.transform(test)(file)[None]
             fine = dataclasses.replace(test, size=max(DRAWN, test.size))
-            drawn = ready.kind.test(fine, (0.0,) * 3, (1.0,) * 3)(file)
+            drawn = ready.definition.test_transform(fine, (0.0,) * 3, (1.0,) * 3)(file)
             photo = drawn.permute(1, 2, 0).clamp(0, 1).numpy()
             trimmed = Trim()(file).size
             side = test.crop * min(trimmed)
             seen = (file.height - side) / 2, (file.width - side) / 2, side, side
             return Shown(called, net, True, photo, x, (file.height, file.width), seen)
-    side = size or card(net)["input_size"][1]
+    side = size or timm_config(net)["input_size"][1]
     photo = picture.read(image, side)
     H, W = photo.shape[:2]
-    x = picture.to_input(photo, card(net))
+    x = picture.to_input(photo, timm_config(net))
     found = picture.size(image)
     w, h = found.upright if found else (W, H)
     return Shown(called, net, trained, photo, x, (h, w), (0.0, 0.0, float(h), float(w)))

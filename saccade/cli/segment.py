@@ -27,11 +27,11 @@ def segment(
         json: print a JSON line a picture
         device: cpu or cuda; the best there is if not given
     """
-    from saccade.engine.segment import segmented
+    from saccade.infer.segment import segmented
 
     failed, largest, chosen = 0, 0, model or newest("segment")
     for file, found in segmented(files, chosen, out, device, window, short):
-        largest = max(largest, 0 if isinstance(found, str) else max(found.shown))
+        largest = max(largest, 0 if isinstance(found, str) else max(found.size))
         if isinstance(found, str):
             failed += 1
             said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"

@@ -11,7 +11,7 @@ from typing import Any, cast
 from rich.table import Table
 
 from saccade.cli.console import console
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 CALIBRATION = 128  # images that 8-bit ranges are measured on
 ROUNDS = 100  # of timing, at most
@@ -86,8 +86,8 @@ def export(
         files["int8"] = _quantised(ship, ready, out, small, model, data)
     if latency:
         _timed(ship, raw, files, size)
-    if to == "onnx" and not untrained and ready.kind.verb:
-        _say(f"next: {_next(ready.kind.verb, out)}")
+    if to == "onnx" and not untrained and ready.definition.command:
+        _say(f"next: {_next(ready.definition.command, out)}")
 
 
 def _beside(model: str, source: Path | None, ending: str) -> Path:
@@ -184,32 +184,14 @@ def _meant(name: str) -> str:
 
 def _fresh(name: str) -> Any:
     """A model by its name in the zoo or in a paper's table of detectors, its classes numbered."""
-    from saccade.engine import kinds
-    from saccade.engine.session import Opened
+    from saccade.engine import session
     from saccade.models import detectors, zoo
-    from saccade.models.saved import card
-    from saccade.recipes import recipe as words
 
-    if name not in zoo.VARIANTS and name not in detectors.DETECTORS:
+    ready = session.untrained(name)
+    if ready is None:
         close = nearest(name, [*zoo.VARIANTS, *detectors.DETECTORS])
         raise ValueError(f"export: no model named {name!r}; did you mean {close!r}?")
-    asked: Any
-    if name in detectors.DETECTORS:
-        net: Any = detectors.DETECTORS[name]()
-        made = net.arguments
-        asked = (
-            words.Segment(dim=made["dim"], inner=made["inner"])
-            if net.kind == "semantic_fpn"
-            else words.RetinaNet(**made["settings"])
-        )
-        test = {}
-    else:
-        net, asked = cast(Any, zoo.build(name)), words.Classify()
-        test = {"size": card(net)["input_size"][1]}
-    kind = kinds.named(type(asked).__name__)
-    classes = [f"class {i}" for i in range(int(net.num_classes))]
-    task = kind.task(asked, net, tuple(classes), {}).eval()
-    return Opened(kind, task, kind.tests(**test), classes, {}, asked)
+    return ready
 
 
 def _shared(model: str, ready: Any, out: Path | None) -> None:
@@ -217,10 +199,10 @@ def _shared(model: str, ready: Any, out: Path | None) -> None:
     import timm
     import torch
 
-    from saccade.engine import card
     from saccade.engine.run import Run
     from saccade.models import hub
     from saccade.models.saved import load
+    from saccade.report import model_card
 
     net, place = load(model), Path(model)
     run = Run.open(place) if (place / "recipe.json").is_file() else None
@@ -235,7 +217,7 @@ def _shared(model: str, ready: Any, out: Path | None) -> None:
         side = ready.test.size
         shown = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
                  "interpolation": ready.test.interpolation}  # fmt: skip
-    hub.write(net, out, card.written(net, notes, ready.kind.verb, run), shown, **notes)
+    hub.write(net, out, model_card.written(net, notes, ready.definition, run), shown, **notes)
     again = timm.create_model(f"local-dir:{out}", pretrained=True) if shown else load(out)
     wanted, got = net.state_dict(), again.state_dict()
     if wanted.keys() != got.keys() or not all(torch.equal(got[k], v) for k, v in wanted.items()):
@@ -256,18 +238,18 @@ def _about(ready: Any) -> dict[str, Any]:
     """What a program that runs the file needs to know."""
     import dataclasses
 
-    from saccade.models.saved import card
+    from saccade.models.describe import timm_config
     from saccade.version import __version__
 
-    about = card(ready.task.net)
+    about = timm_config(ready.task.net)
     return {
         "model": about["architecture"],
-        "for": ready.kind.verb,
+        "for": ready.definition.command,
         "classes": list(ready.classes),
         "mean": list(about["mean"]),
         "std": list(about["std"]),
         "test": dataclasses.asdict(ready.test),
-        "task": _public(dataclasses.asdict(ready.asked)),
+        "task": _public(dataclasses.asdict(ready.settings)),
         "decode": ready.task.decoding(),
         "notes": ready.notes,
         "saccade": __version__,
@@ -283,12 +265,16 @@ def _quantised(
     from saccade.engine.run import Run
     from saccade.recipes.recipe import Data
 
-    splits = session.images_of(Run.open(model)) if data is None else ready.kind.find(data, Data())
+    splits = (
+        session.images_of(Run.open(model))
+        if data is None
+        else ready.definition.find(data, Data(), 0)
+    )
     net = ready.task.net
 
     def batches(split: str, batch: int) -> Any:
-        images = ready.kind.aligned(getattr(splits, split), ready.classes)
-        loader = make.unaugmented(ready.kind, ready.test, images, net, Group(), batch)
+        images = ready.definition.align(getattr(splits, split), ready.classes)
+        loader = make.unaugmented(ready.definition, ready.test, images, net, Group(), batch)
         return (part for parts in loader.epoch(0) for part in parts)
 
     def some(count: int) -> Any:

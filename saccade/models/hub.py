@@ -13,8 +13,6 @@ Once saccade is imported, timm knows its names:
 and auto-encoders are no models of timm: theirs has no config.json, and `saccade.load` reads it.
 """
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,8 @@ import timm
 from timm.models import save_for_hf
 from torch import nn
 
-from saccade.models.saved import card, describe, save
+from saccade.models.describe import describe, timm_config
+from saccade.models.saved import save
 
 ELSEWHERE = ("name", "num_classes", "in_chans", "fused")  # what config.json has other words for
 
@@ -34,7 +33,7 @@ def of_timm(model: nn.Module) -> bool:
 
 
 def write(
-    model: nn.Module, folder: str | Path, text: str, shown: dict[str, Any], **notes: Any
+    model: nn.Module, folder: str | Path, text: str, input_settings: dict[str, Any], **notes: Any
 ) -> Path:
     """A folder to be uploaded as it is; `text` is its card, `notes` are `save`'s.
 
@@ -46,7 +45,7 @@ def write(
         raise ValueError("hub: timm knows no fused models; save it as it was before fuse()")
     folder.mkdir(parents=True, exist_ok=True)
     if of_timm(model):
-        config = {"pretrained_cfg": _card(model, shown)}
+        config = {"pretrained_cfg": _timm_config(model, input_settings)}
         if notes.get("classes"):
             config["label_names"] = list(notes["classes"])
         own = {key: value for key, value in about.items() if key not in ELSEWHERE}
@@ -56,33 +55,12 @@ def write(
     return folder
 
 
-def _card(model: nn.Module, shown: dict[str, Any]) -> dict[str, Any]:
+def _timm_config(model: nn.Module, input_settings: dict[str, Any]) -> dict[str, Any]:
     """timm's card of the model as it is now."""
     left_out = ("url", "file", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag")
-    about = {key: value for key, value in card(model).items() if value is not None}
+    about = {key: value for key, value in timm_config(model).items() if value is not None}
     about = {key: value for key, value in about.items() if key not in left_out}
-    about |= {**shown, "num_classes": model.num_classes}
+    about |= {**input_settings, "num_classes": model.num_classes}
     if about["input_size"][0] != 3:
         about["first_conv"] = None  # or timm would adapt weights made for three colours
     return about
-
-
-def read(folder: str | Path, **overrides: Any) -> nn.Module:
-    """What timm wrote, in eval mode, with what its config says as `notes`."""
-    config = json.loads((Path(folder) / "config.json").read_text())
-    model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, **overrides)
-    model.notes = _notes(card(model), config.get("label_names"))
-    return model.eval()
-
-
-def _notes(about: dict[str, Any], names: Sequence[str] | dict[str, str] | None) -> dict[str, Any]:
-    """In the words that a run leaves behind."""
-    test = {
-        "size": about["input_size"][1],
-        "crop": about["crop_pct"],
-        "interpolation": about["interpolation"],
-    }
-    if names is None:
-        return {"test": test}
-    order = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else names
-    return {"classes": list(order), "test": test}

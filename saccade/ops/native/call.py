@@ -48,30 +48,13 @@ class Map(ctypes.Structure):
 _KINDS["Map"] = Map
 
 
-class Sasa(ctypes.Structure):
-    _fields_ = _fields("Sasa")
+def _structure(name: str) -> Any:
+    return type(name, (ctypes.Structure,), {"_fields_": _fields(name)})
 
 
-class Qna(ctypes.Structure):
-    _fields_ = _fields("Qna")
-
-
-class Summary(ctypes.Structure):
-    _fields_ = _fields("Summary")
-
-
-class Linear(ctypes.Structure):
-    _fields_ = _fields("Linear")
-
-
-class Feed(ctypes.Structure):
-    _fields_ = _fields("Feed")
-
-
-class Block(ctypes.Structure):
-    _fields_ = _fields("Block")
-
-
+Sasa, Qna, Summary, Linear, Feed, Block = map(
+    _structure, ("Sasa", "Qna", "Summary", "Linear", "Feed", "Block")
+)
 CALLS = {
     "sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed, "block": Block,
 }  # fmt: skip

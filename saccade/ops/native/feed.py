@@ -6,6 +6,8 @@ Neither u nor gelu(u) ever exists as a map; h does only if a backward is to come
 more. Backward, dh exists for a part of the map at a time.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -48,7 +50,7 @@ def _backward(grad, kept, wanted, x, w1, b1, taps, shift, w2, b2, tanh):
     return dx, dw1, db1, dtaps, dshift, dw2, db2
 
 
-def _call(x, w1, b1, taps, shift, w2, b2, tanh) -> tuple[Feed, Tensor | None]:
+def _call(x, w1, b1, taps, shift, w2, b2, tanh) -> tuple[Any, Tensor | None]:
     """The structure for C++, and the taps place by place, which must outlive the call."""
     B, H, W, C = x.shape
     if taps is None:  # no pixel knows its neighbours: one column of them

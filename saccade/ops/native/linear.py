@@ -10,6 +10,8 @@ Intel's: on Zen 5, which has 512, the kernel is twice as fast. On Intel's with A
 there is no AVX2, by torch. All in float32, into tensors that are there.
 """
 
+from typing import Any
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -106,7 +108,7 @@ class _Pixels:
         self.at = x.data_ptr(), y.data_ptr()
         self.steps = [4 * t.shape[1] * moves for t, moves in zip(self.maps, moving, strict=True)]
 
-    def point(self, call: Linear, start: int, pixels: int) -> None:
+    def point(self, call: Any, start: int, pixels: int) -> None:
         call.rows = pixels
         call.x = self.at[0] + start * self.steps[0]
         call.y = self.at[1] + start * self.steps[1]

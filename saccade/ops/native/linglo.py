@@ -12,6 +12,8 @@ the other multiplies them; what lies between has no tokens and is left to torch.
 tokens' gradient is written once, by the product, and the means' is added where it is.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -38,7 +40,7 @@ def _means_backward(dmean, x, ask, mean, lse, dx, add: bool) -> Tensor:
     return dask
 
 
-def _call(x: Tensor, ask: Tensor, **rest: Tensor) -> Summary:
+def _call(x: Tensor, ask: Tensor, **rest: Tensor) -> Any:
     call = Summary(torch.get_num_threads(), *x.shape, len(ask), 0, pointer(x), pointer(ask))
     for name, tensor in rest.items():
         setattr(call, name, pointer(tensor))

@@ -14,6 +14,8 @@ the cache, and without a gradient to come it never exists for more than those fe
 likewise, the gradients of z, v and s exist for a few images only.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -56,7 +58,7 @@ def _map(t: Tensor) -> Map:
     return Map.of(t.flatten(3).permute(0, 3, 1, 2))
 
 
-def _call(s, v, out, rpe, ws, stride, padding, fold) -> Qna:
+def _call(s, v, out, rpe, ws, stride, padding, fold) -> Any:
     """The structure for C++; `s` and `v` with their last axes merged must outlive it."""
     (B, H, W, _), (k, _, L, h) = s.shape, rpe.shape
     return Qna(

@@ -9,6 +9,8 @@ Without a gradient to come, the norm and the maximum over each block can be had 
 not exist either.
 """
 
+from typing import Any
+
 import torch
 
 from saccade.ops import native
@@ -48,7 +50,7 @@ def _backward(grad, kept, wanted, x, wq, wk, wv, row, col, heads, mask):
     return gradients
 
 
-def _call(x, wq, wk, wv, row, col, heads, mask) -> Block:
+def _call(x, wq, wk, wv, row, col, heads, mask) -> Any:
     B, C, H, W = x.shape
     sizes = B, H, W, C, len(wq), heads, mask
     return Block(

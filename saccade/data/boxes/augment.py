@@ -1,0 +1,200 @@
+"""What happens to an image and its boxes on their way to a detector.
+
+Steps of torchvision.transforms.v2, and two in its manner, built from a recipe's `BoxAugment` or
+`BoxTest`. The picture becomes a tensor of bytes first: torch resizes those several times faster
+than PIL does, and as well (antialiased).
+
+    in training      boxes move with the image; crowds, and boxes that a crop cut away, are gone
+    in evaluation    boxes stay as annotated, in pixels of the picture, and "original" has its size
+
+All chance comes from torch's global generator; the loader seeds it before each image.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F
+
+from saccade.data.augment import Colour, Normalise
+from saccade.recipes.detect import BoxAugment, BoxTest
+
+Target = dict[str, Any]
+Step = Callable[[Tensor, Target], tuple[Tensor, Target]]
+LEAST = 32  # pixels a side of what a network is shown: strips are widened
+LEFT = 1.0  # pixels that a crop must leave of a box, in width and height
+
+
+class BoxResize:
+    """The short side to one of some sizes, the long side to no more than `long`; aspect kept.
+
+    Only strips that would be less than LEAST wide or high by then are widened.
+
+    A `scale` other than 1 is multiscale jitter: a factor on top of that, drawn for each image.
+    """
+
+    def __init__(self, short: Sequence[int], long: int, scale: tuple[float, float] = (1.0, 1.0)):
+        if not short or min(short) < 1 or not 0 < scale[0] <= scale[1]:
+            raise ValueError(
+                f"augment.short and augment.scale: sides of 1 or more and factors above 0, the "
+                f"smaller one first, got {tuple(short)} and {scale}; try (800,) and (1.0, 1.0)"
+            )
+        self.short, self.long, self.scale = tuple(short), long, scale
+
+    def side(self, H: int, W: int) -> tuple[int, int]:
+        """Height and width that an image becomes, drawn where there is a choice."""
+        short, (low, high) = self.short[0], self.scale
+        if len(self.short) > 1:
+            short = self.short[int(torch.randint(len(self.short), ()))]
+        jitter = float(torch.empty(()).uniform_(low, high)) if low < high else low
+        factor = jitter * min(short / min(H, W), self.long / max(H, W))
+        least = max(1, min(LEAST, round(jitter * min(short, self.long))))
+        return max(least, round(H * factor)), max(least, round(W * factor))
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        H, W = image.shape[-2:]
+        side = list(self.side(H, W))
+        moved = {"boxes": F.resize(target["boxes"], side)} if "boxes" in target else {}
+        return F.resize(image, side, antialias=True), {**target, **moved}
+
+    def __repr__(self) -> str:
+        return f"BoxResize(short={self.short}, long={self.long}, scale={self.scale})"
+
+
+class BoxCrop:
+    """A random part of at most `size` pixels a side, with what it leaves of the boxes.
+
+    A box of which less than a pixel is left, in width or height, is gone with its label.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        H, W = image.shape[-2:]
+        h, w = min(H, self.size), min(W, self.size)
+        if (h, w) == (H, W):
+            return image, target
+        top, left = int(torch.randint(H - h + 1, ())), int(torch.randint(W - w + 1, ()))
+        whole = target["boxes"]
+        boxes = F.crop(whole, top, left, h, w)
+        least = _sides(whole).mul(0.999).clamp(max=LEFT)  # small ones may stay if they are whole
+        left_over = (_sides(boxes) >= least).all(1)
+        remaining = {
+            "boxes": tv_tensors.wrap(boxes[left_over], like=boxes),
+            "labels": target["labels"][left_over],
+        }
+        return F.crop(image, top, left, h, w), {**target, **remaining}
+
+    def __repr__(self) -> str:
+        return f"BoxCrop({self.size})"
+
+
+def _sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
+    plain = boxes.as_subclass(Tensor)
+    return plain[:, 2:] - plain[:, :2]
+
+
+class BoxTransform:
+    """A picture and its annotation to a tensor and the boxes to find in it."""
+
+    def __init__(self, steps: Sequence[Step], normalise: Normalise):
+        self.steps, self.normalise = list(steps), normalise
+
+    def __call__(self, image: Image.Image, target: Target) -> tuple[Tensor, Target]:
+        x, alone = _bytes(image), ~target["crowd"]
+        boxes = _boxes(target["boxes"][alone], image)
+        wanted: Target = {"boxes": boxes, "labels": target["labels"][alone]}
+        for step in self.steps:
+            x, wanted = step(x, wanted)
+        plain = F.clamp_bounding_boxes(wanted["boxes"]).as_subclass(Tensor)  # of the last digits
+        return self.normalise.numbers(x.as_subclass(Tensor)), {
+            "boxes": plain,
+            "labels": wanted["labels"],
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """What is done, in the papers' words, read off the live steps."""
+        return _names(self.steps)
+
+    def __repr__(self) -> str:
+        return "\n".join(("BoxTransform", *(f"  {step}" for step in (*self.steps, self.normalise))))
+
+
+class BoxTestTransform:
+    """A picture to a tensor as a trained model sees it; the annotation is not changed."""
+
+    def __init__(self, resize: BoxResize, normalise: Normalise):
+        self.steps, self.normalise = [resize], normalise
+
+    @overload
+    def __call__(self, image: Image.Image) -> Tensor: ...
+    @overload
+    def __call__(self, image: Image.Image, target: Target) -> tuple[Tensor, Target]: ...
+    def __call__(self, image, target=None):
+        x, _ = self.steps[0](_bytes(image), {})
+        x = self.normalise.numbers(x.as_subclass(Tensor))
+        if target is None:
+            return x
+        return x, {**target, "original": torch.tensor([image.height, image.width])}
+
+    @property
+    def names(self) -> list[str]:
+        """What is done, in the papers' words, read off the live steps."""
+        return _names(self.steps)
+
+    def __repr__(self) -> str:
+        return "\n".join(
+            ("BoxTestTransform", *(f"  {step}" for step in (*self.steps, self.normalise)))
+        )
+
+
+def _bytes(image: Image.Image) -> tv_tensors.Image:
+    return tv_tensors.Image(F.pil_to_tensor(image))
+
+
+def _boxes(boxes: Float[Tensor, "n 4"], image: Image.Image) -> tv_tensors.BoundingBoxes:
+    bounding_boxes: Any = (
+        tv_tensors.BoundingBoxes
+    )  # its own words, which Tensor's types do not know
+    return bounding_boxes(boxes, format="XYXY", canvas_size=(image.height, image.width))
+
+
+def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:
+    """What a training image goes through: a resize, and what else the recipe asks for."""
+    steps: list[Step] = [BoxResize(augment.short, augment.long, augment.scale)]
+    if augment.crop is not None:
+        steps.append(BoxCrop(augment.crop))
+    if augment.flip:
+        steps.append(v2.RandomHorizontalFlip(augment.flip))
+    if augment.jitter:
+        steps.append(v2.ColorJitter(*(augment.jitter,) * 3))
+    return BoxTransform(steps, Normalise(mean, std))
+
+
+def test(test: BoxTest, mean: Colour, std: Colour) -> BoxTestTransform:
+    """What an image that is searched goes through: a resize."""
+    return BoxTestTransform(BoxResize((test.short,), test.long), Normalise(mean, std))
+
+
+NAMES: dict[type, str] = {
+    BoxResize: "resize",
+    BoxCrop: "crop",
+    v2.RandomHorizontalFlip: "flip",
+    v2.ColorJitter: "colour jitter",
+}
+
+
+def _names(steps: Sequence[Any]) -> list[str]:
+    names = []
+    for step in steps:
+        names.append(NAMES[type(step)])
+        if isinstance(step, BoxResize) and (len(step.short) > 1 or step.scale[0] < step.scale[1]):
+            names.append("multiscale jitter")
+    return names

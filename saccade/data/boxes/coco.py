@@ -1,0 +1,369 @@
+"""A COCO json as compact arrays, and all that is odd about it.
+
+Nothing odd stops the reading and nothing is dropped in silence: each oddity is a line of the
+`Findings`, under what was done about it. Only a file that is no COCO json at all is refused.
+"""
+
+import contextlib
+import gc
+import json
+import math
+import os
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Integer
+
+from saccade.data import picture
+
+Findings = dict[str, list[str]]
+MOST = 1e9  # pixels
+SLACK = 0.01  # pixels; two printed digits may round a box beyond the border, and none is as thin
+NUMBERS = frozenset((int, float))
+
+
+@dataclass
+class Annotations:
+    """Images in the file's order, the boxes of each between `starts[i]` and `starts[i + 1]`."""
+
+    names: list[str]
+    """Paths of the pictures, from `root` on."""
+    keys: Integer[np.ndarray, "N"]
+    """The images' ids."""
+    sizes: Integer[np.ndarray, "N 2"]
+    """Width and height that the boxes refer to; 0 where nobody knows."""
+    starts: Integer[np.ndarray, "N1"]
+    boxes: Float[np.ndarray, "M 4"]
+    """x0 y0 x1 y1, inside the image."""
+    labels: Integer[np.ndarray, "M"]
+    """Numbers into `classes`."""
+    crowd: Bool[np.ndarray, "M"]
+    area: Float[np.ndarray, "M"]
+    classes: list[str]
+    ids: list[int]
+    """The category id of each class."""
+    findings: Findings = field(default_factory=dict)
+
+
+def sentences_about(findings: Findings, what: str) -> list[str]:
+    """One sentence for each kind of finding: how many there are, and an example."""
+    return [
+        f"{what}{': ' if what else ''}{len(lines)} {kind}, such as {lines[0]}"
+        for kind, lines in findings.items()
+    ]
+
+
+def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
+    """What a json says of the pictures that lie in one of the folders."""
+    with _uncollected():
+        return _read(path, root, folders)
+
+
+@contextlib.contextmanager
+def _uncollected() -> Generator[None]:
+    """Switch python's garbage collector off: it would search millions of objects in vain."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
+
+
+def _read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
+    images, annotations, categories = _lists(path)
+    findings: Findings = {}
+    numbers, classes, ids = _categories(categories, findings)
+    listed = _images(images, root, folders, findings)
+    if images and not listed.names:
+        looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
+        raise FileNotFoundError(
+            f"{str(path)!r}: none of its {len(images)} pictures is there, such as "
+            f"{_file_name(images[0])!r}; looked in {looked}"
+        )
+    boxes = _boxes(annotations, listed, numbers, findings)
+    return _sorted(listed, boxes, classes, ids, findings)
+
+
+def _note(findings: Findings, kind: str, line: str) -> None:
+    findings.setdefault(kind, []).append(line)
+
+
+# -- the file -------------------------------------------------------------------------------
+
+
+def _lists(path: Path) -> list[list[dict[str, Any]]]:
+    """Its images, annotations and categories."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            content = json.load(file, object_hook=_lean)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{str(path)!r} is no json: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{str(path)!r} is no COCO json: it holds a {type(content).__name__}")
+    lists = []
+    for key in ("images", "annotations", "categories"):
+        part = content.get(key)
+        if not isinstance(part, list) or not all(isinstance(row, dict) for row in part):
+            has = ", ".join(map(str, content)) or "nothing"
+            odd = f"{key!r} is no list of objects" if key in content else f"it has {has}"
+            raise ValueError(
+                f"{str(path)!r} is no COCO json: it wants lists images, annotations and "
+                f"categories; {odd}"
+            )
+        lists.append(part)
+    if not lists[0]:
+        raise ValueError(f"{str(path)!r} lists no images")
+    if not lists[2]:
+        raise ValueError(f"{str(path)!r} names no categories, so its boxes have no classes")
+    return lists
+
+
+def listed(path: Path) -> list[tuple[int, str]]:
+    """Ids and file names of the images in a json."""
+    rows = _lists(path)[0]
+    return [(key, _file_name(row)) for row in rows if isinstance(key := _key(row.get("id")), int)]
+
+
+def _lean(row: dict[str, Any]) -> dict[str, Any]:
+    """An annotation without its outline: outlines are most of a file and are not used."""
+    row.pop("segmentation", None)
+    return row
+
+
+# -- categories -----------------------------------------------------------------------------
+
+
+def _categories(
+    rows: list[dict[str, Any]], findings: Findings
+) -> tuple[dict[Any, int], list[str], list[int]]:
+    """Numbers by category id, in the order of the ids; names, and ids."""
+    names: dict[Any, str] = {}
+    for row in rows:
+        key, name = _key(row.get("id")), row.get("name")
+        if not isinstance(key, int):
+            _note(findings, "categories without a whole number as id (left out)", repr(name))
+        elif key in names:
+            _note(findings, "category ids listed twice (the first kept)", f"{key} ({name!r})")
+        else:
+            if not isinstance(name, str) or not name:
+                _note(findings, "categories without a name (called by their id)", str(key))
+                name = str(key)
+            names[key] = name
+    numbers: dict[Any, int] = {}
+    classes: list[str] = []
+    ids: list[int] = []
+    for key in sorted(names):
+        name = names[key]
+        if name in classes:
+            _note(findings, "category names listed twice (made one class)", f"{name!r} ({key})")
+        else:
+            classes.append(name)
+            ids.append(key)
+        numbers[key] = classes.index(name)
+    return numbers, classes, ids
+
+
+# -- images ---------------------------------------------------------------------------------
+
+
+@dataclass
+class _Listed:
+    names: list[str] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
+    numbers: dict[Any, int] = field(default_factory=dict)
+    """Position by id; -1 for an image whose file is not there."""
+
+
+def _images(
+    rows: list[dict[str, Any]], root: Path, folders: Sequence[Path], findings: Findings
+) -> _Listed:
+    listed, places, known = _Listed(), list(folders), set()
+    keys = [_key(row.get("id")) for row in rows]
+    fresh = 1 + max((key for key in keys if isinstance(key, int)), default=0)
+    for row, key in zip(rows, keys, strict=True):
+        name = _file_name(row)
+        if key is None:
+            _note(findings, "images without an id (left out)", repr(name))
+            continue
+        if key in listed.numbers:
+            _note(findings, "image ids listed twice (the first kept)", f"{key} ({name})")
+            continue
+        listed.numbers[key] = -1
+        if not name:
+            _note(findings, "images without a file name (left out)", str(key))
+            continue
+        path = _existing_name(name, places)
+        if path is None:
+            _note(findings, "pictures not found (left out with their boxes)", name)
+            continue
+        if path in known:
+            _note(findings, "pictures listed under two ids (both kept)", name)
+        known.add(path)
+        if isinstance(key, str):
+            _note(findings, "image ids that are no whole numbers (numbered anew)", key)
+        listed.numbers[key] = len(listed.names)
+        listed.keys.append(key if isinstance(key, int) else fresh)
+        fresh += isinstance(key, str)
+        listed.names.append(os.path.relpath(path, root))
+        size = _whole(row.get("width")), _whole(row.get("height"))
+        if not all(size):
+            kind = "images without width and height (taken from the file)"
+            _note(findings, kind, name)
+            size = _measured(path)
+        listed.sizes.append(size)
+    return listed
+
+
+def _key(value: Any) -> int | str | None:
+    """An id; some programs write whole numbers as 1.0 or "1"."""
+    if type(value) is int:
+        return value
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value)
+    return value if isinstance(value, int | str) else None
+
+
+def _file_name(row: dict[str, Any]) -> str:
+    name = row.get("file_name")
+    return name.replace("\\", "/") if isinstance(name, str) else ""
+
+
+def _existing_name(name: str, folders: list[Path]) -> str | None:
+    """The picture's path: by its whole name in any folder, else by its last part."""
+    for tried in dict.fromkeys((name, os.path.basename(name))):
+        for folder in folders:
+            path = os.path.join(folder, tried)
+            if os.path.isfile(path):
+                return path
+    return None
+
+
+def _whole(value: Any) -> int:
+    number = isinstance(value, int | float) and math.isfinite(value) and value >= 1
+    return int(value) if number else 0
+
+
+def _measured(path: str) -> tuple[int, int]:
+    """The upright size; that of the json for a broken file, which is reported when it is read."""
+    size = picture.size(path)
+    return (0, 0) if size is None else size.upright
+
+
+# -- boxes ----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Rows:
+    image: list[int] = field(default_factory=list)
+    label: list[int] = field(default_factory=list)
+    box: list[tuple[float, float, float, float]] = field(default_factory=list)
+    crowd: list[bool] = field(default_factory=list)
+    area: list[float] = field(default_factory=list)
+
+
+def _boxes(
+    annotations: list[dict[str, Any]],
+    listed: _Listed,
+    numbers: dict[Any, int],
+    findings: Findings,
+) -> _Rows:
+    rows, used = _Rows(), set()
+    for n, row in enumerate(annotations):
+        key, at = _key(row.get("id")), listed.numbers.get(_key(row.get("image_id")))
+        label = numbers.get(_key(row.get("category_id")))
+        if at is None or at < 0 or label is None:
+            kind, why = _homeless(row, at)
+            _note(findings, kind, f"{_called(key, n)} ({why})")
+            continue
+        box, kind = _box(row.get("bbox"), listed.sizes[at])
+        if kind:
+            name, (W, H) = os.path.basename(listed.names[at]), listed.sizes[at]
+            _note(findings, kind, f"{_called(key, n)} of {name} ({row.get('bbox')} in {W} x {H})")
+        if box is None:
+            continue
+        if key is not None and key in used:
+            _note(findings, "annotation ids used twice (both boxes kept)", _called(key, n))
+        used.add(key)
+        rows.image.append(at)
+        rows.label.append(label)
+        rows.box.append(box)
+        crowd = row.get("iscrowd")
+        if crowd is not None and _key(crowd) not in (0, 1):
+            kind = "boxes whose iscrowd is neither 0 nor 1 (taken for 0)"
+            _note(findings, kind, f"{_called(key, n)} ({crowd!r})")
+        rows.crowd.append(_key(crowd) == 1)
+        rows.area.append(_area(row.get("area"), box))
+    return rows
+
+
+def _homeless(row: dict[str, Any], at: int | None) -> tuple[str, str]:
+    """Why an annotation belongs to no image or category."""
+    if at is None:
+        kind = "annotations of an image that is not listed (left out)"
+        return kind, f"image {row.get('image_id')}"
+    if at < 0:
+        return "annotations of a picture that was left out", f"image {row.get('image_id')}"
+    kind = "annotations of a category that is not listed (left out)"
+    return kind, f"category {row.get('category_id')}"
+
+
+def _called(key: Any, n: int) -> str:
+    return f"annotation {n if key is None else key}"
+
+
+def _box(bbox: Any, size: tuple[int, int]) -> tuple[tuple[float, float, float, float] | None, str]:
+    """Corners of x y w h, inside the image, or None; and what is odd about it."""
+    if not isinstance(bbox, list) or len(bbox) != 4 or not NUMBERS.issuperset(map(type, bbox)):
+        return None, "boxes that are no four numbers (left out)"
+    x, y, w, h = bbox
+    if not (abs(x) < MOST and abs(y) < MOST and abs(w) < MOST and abs(h) < MOST):  # NaN is not
+        return None, "boxes that are not finite (left out)"
+    if w < SLACK or h < SLACK:
+        return None, "boxes without width or height (left out)"
+    W, H = size if all(size) else (math.inf, math.inf)
+    x0, y0, x1, y1 = max(x, 0), max(y, 0), min(x + w, W), min(y + h, H)
+    if x1 - x0 < SLACK or y1 - y0 < SLACK:
+        return None, "boxes that lie outside their image (left out)"
+    beyond = max(x0 - x, y0 - y, x + w - x1, y + h - y1) > SLACK
+    kind = "boxes that reach beyond their image (clipped)" if beyond else ""
+    return (float(x0), float(y0), float(x1), float(y1)), kind
+
+
+def _area(value: Any, box: tuple[float, float, float, float]) -> float:
+    if type(value) in NUMBERS and 0 <= value < math.inf:
+        return float(value)
+    return (box[2] - box[0]) * (box[3] - box[1])
+
+
+def _sorted(
+    listed: _Listed, rows: _Rows, classes: list[str], ids: list[int], findings: Findings
+) -> Annotations:
+    """Boxes by image, otherwise in the file's order."""
+    image = np.asarray(rows.image, np.int64)
+    order = np.argsort(image, kind="stable")
+    counts = np.bincount(image, minlength=len(listed.names))
+    return Annotations(
+        names=listed.names,
+        keys=np.asarray(listed.keys, np.int64),
+        sizes=np.asarray(listed.sizes, np.int32).reshape(-1, 2),
+        starts=np.concatenate([[0], np.cumsum(counts)]),
+        boxes=_array(rows.box, np.float32).reshape(-1, 4)[order],
+        labels=_array(rows.label, np.int32)[order],
+        crowd=_array(rows.crowd, np.bool_)[order],
+        area=_array(rows.area, np.float32)[order],
+        classes=classes,
+        ids=ids,
+        findings=findings,
+    )
+
+
+def _array(values: Iterable[Any], dtype: Any) -> np.ndarray:
+    return np.asarray(list(values), dtype)

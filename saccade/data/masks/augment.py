@@ -1,0 +1,159 @@
+"""What happens to an image and its mask on their way to the model.
+
+In training both are resized, cut and flipped alike; in evaluation the image alone is resized, and
+the mask keeps every pixel that somebody drew. A mask takes the nearest pixel's class, at the very
+places where an image is blended.
+
+All chance comes from torch's global generator, which the loader seeds before each image.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from PIL import Image
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.transforms import v2 as T
+from torchvision.transforms.v2 import functional as F
+
+from saccade.data.augment import Colour, Normalise
+from saccade.data.masks import IGNORED
+from saccade.recipes.segment import MaskAugment, MaskTest
+
+Pair = tuple[tv_tensors.Image, tv_tensors.Mask]
+TRIES = 10  # of a crop that is not all one class
+LEAST = 32  # pixels a side, of what a network is shown
+
+
+def fitted(size: tuple[int, int], short: float, long: float) -> tuple[int, int]:
+    """Height and width with this short side, or less if the long side would be too long."""
+    scale = min(short / min(size), long / max(size))
+    return max(LEAST, round(size[0] * scale)), max(LEAST, round(size[1] * scale))
+
+
+def resized(image: Tensor, size: tuple[int, int]) -> Tensor:
+    return F.resize_image(image, list(size), T.InterpolationMode.BILINEAR, antialias=True)
+
+
+class MaskResize:
+    """To the short side, times a factor drawn from `scale`; the long side is bounded likewise."""
+
+    def __init__(self, short: int, long: int, scale: tuple[float, float]):
+        self.short, self.long, self.scale = short, long, scale
+
+    def __call__(self, image: Tensor, mask: Tensor) -> Pair:
+        low, high = self.scale
+        factor = low + (high - low) * float(torch.rand(()))
+        size = fitted((image.shape[-2], image.shape[-1]), self.short * factor, self.long * factor)
+        nearest = T.InterpolationMode.NEAREST_EXACT
+        mask = F.resize_image(mask[None], list(size), nearest)[0]
+        return tv_tensors.Image(resized(image, size)), tv_tensors.Mask(mask)
+
+    def __repr__(self) -> str:
+        return f"MaskResize(short={self.short}, long={self.long}, scale={self.scale})"
+
+
+class MaskCrop:
+    """A random square; where the image is smaller, the mean colour and IGNORED fill it up.
+
+    One in which a single class has more than `single` of the labelled pixels is drawn again.
+    """
+
+    def __init__(self, side: int, single: float, fill: Sequence[int]):
+        self.side, self.single, self.fill = side, single, list(fill)
+
+    def __call__(self, image: Tensor, mask: Tensor) -> Pair:
+        H, W = mask.shape
+        for _ in range(TRIES):
+            top, left = (_drawn(max(side - self.side, 0)) for side in (H, W))
+            part = mask[top : top + self.side, left : left + self.side]
+            if self.single >= 1 or _largest(part) <= self.single:
+                break
+        image = image[:, top : top + self.side, left : left + self.side]
+        beyond = [0, 0, self.side - part.shape[1], self.side - part.shape[0]]
+        image = F.pad_image(image, beyond, fill=self.fill)
+        return tv_tensors.Image(image), tv_tensors.Mask(
+            F.pad_image(part[None], beyond, fill=IGNORED)[0]
+        )
+
+    def __repr__(self) -> str:
+        return f"MaskCrop(side={self.side}, single={self.single})"
+
+
+def _drawn(most: int) -> int:
+    return int(torch.randint(most + 1, ()))
+
+
+def _largest(mask: Tensor) -> float:
+    """The share of the commonest class among the labelled pixels."""
+    counts = torch.bincount(mask.flatten().long(), minlength=IGNORED + 1)[:IGNORED]
+    return float(counts.max() / counts.sum().clamp(min=1))
+
+
+class MaskTransform:
+    """Steps that see image and mask together, then numbers."""
+
+    NAMES: ClassVar[dict[type, str]] = {
+        MaskResize: "resize",
+        MaskCrop: "crop",
+        T.RandomHorizontalFlip: "flip",
+        T.ColorJitter: "jitter",
+    }
+
+    def __init__(self, steps: Sequence[Callable[..., Any]], normalise: Normalise):
+        self.steps, self.normalise = list(steps), normalise
+
+    def __call__(
+        self, photo: Image.Image, mask: UInt8[np.ndarray, "H W"]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        image: Any = tv_tensors.Image(torch.from_numpy(np.array(photo)).permute(2, 0, 1))
+        drawn: Any = tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(mask)))
+        for step in self.steps:
+            image, drawn = step(image, drawn)
+        return self.normalise.numbers(image.as_subclass(Tensor)), {
+            "mask": drawn.as_subclass(Tensor)
+        }
+
+    @property
+    def names(self) -> list[str]:
+        """What is done, in the words of the papers."""
+        return [self.NAMES[type(step)] for step in self.steps]
+
+    def __repr__(self) -> str:
+        return "\n".join(("MaskTransform", *(f"  {s}" for s in (*self.steps, self.normalise))))
+
+
+class MaskTestTransform:
+    """The image at the size a model is tested at; the mask, if there is one, as it is on disk."""
+
+    def __init__(self, short: int, long: int, normalise: Normalise):
+        self.short, self.long, self.normalise = short, long, normalise
+
+    def __call__(self, photo: Image.Image, mask: UInt8[np.ndarray, "H W"] | None = None) -> Any:
+        image = torch.from_numpy(np.array(photo)).permute(2, 0, 1)
+        size = fitted((photo.height, photo.width), self.short, self.long)
+        image = self.normalise.numbers(resized(image, size))
+        return image if mask is None else (image, {"mask": torch.from_numpy(mask)})
+
+    def __repr__(self) -> str:
+        return f"MaskTestTransform(short={self.short}, long={self.long})\n  {self.normalise}"
+
+
+def train(augment: MaskAugment, mean: Colour, std: Colour) -> MaskTransform:
+    """What a training image goes through with its mask."""
+    steps: list[Callable[..., Any]] = [
+        MaskResize(augment.short, augment.long, augment.scale),
+        MaskCrop(augment.crop, augment.single, [round(255 * x) for x in mean]),
+    ]
+    if augment.flip:
+        steps.append(T.RandomHorizontalFlip(augment.flip))
+    if augment.jitter:
+        steps.append(T.ColorJitter(*(augment.jitter,) * 3))
+    return MaskTransform(steps, Normalise(mean, std))
+
+
+def test(test: MaskTest, mean: Colour, std: Colour) -> MaskTestTransform:
+    return MaskTestTransform(test.short, test.long, Normalise(mean, std))

@@ -1,0 +1,68 @@
+"""Pictures and nothing else, for tasks that need no labels.
+
+FOLDER/train/**/*.jpg, FOLDER/val/**/*.jpg     or FOLDER/**/*.jpg, part of it held out
+"""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from saccade.data import picture
+from saccade.data.datasets import VALIDATION, Splits, parted
+from saccade.data.images import Files
+from saccade.recipes.recipe import Data
+
+
+class Pictures(Files):
+    """Picture files below a folder; what they show does not matter."""
+
+    def __init__(self, root: Path, names: Sequence[str]):
+        super().__init__(root, names, [0] * len(names), [])
+
+    def some(self, chosen: Sequence[int]) -> "Pictures":
+        return Pictures(self.root, [self.names[i] for i in chosen])
+
+
+def find(path: str, data: Data, seed: int = 0) -> Splits:
+    """The pictures at a path; those of a val folder, or else some held out, to validate on."""
+    place = _folder(path)
+    train = _below(place, "train") if (place / "train").is_dir() else None
+    val = next((_below(place, name) for name in VALIDATION if (place / name).is_dir()), None)
+    if train is None or val is None:
+        train, val = _held_out(train or _below(place), data.holdout, seed)
+    for part, what in ((train, "train"), (val, "validate")):
+        if not len(part):
+            raise ValueError(f"{path!r}: no picture to {what} on")
+    about = f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate"
+    return Splits(train, val, [], about)
+
+
+def every(path: str) -> Pictures:
+    """What there is to test a model on: a validation folder, or else all pictures at the path."""
+    place = _folder(path)
+    val = next((name for name in VALIDATION if (place / name).is_dir()), "")
+    images = _below(place, val)
+    if not len(images):
+        raise ValueError(f"{path!r}: no picture to test on")
+    return images
+
+
+def _folder(path: str) -> Path:
+    if not Path(path).is_dir():
+        raise FileNotFoundError(f"no folder {path!r}; give one with pictures in it")
+    return Path(path)
+
+
+def _below(place: Path, inside: str = "") -> Pictures:
+    names = []
+    for at, _, files in os.walk(place / inside):
+        inner = os.path.relpath(at, place)
+        names += [os.path.join(inner, name) for name in files if picture.is_one(name)]
+    return Pictures(place, sorted(os.path.normpath(name) for name in names))
+
+
+def _held_out(images: Pictures, share: float, seed: int) -> tuple[Pictures, Pictures]:
+    if 0 < share < 1 and len(images) < 2:
+        raise ValueError(f"{str(images.root)!r}: {len(images)} pictures; it takes two or more")
+    train, held = parted(len(images), share, seed)
+    return images.some(train), images.some(held)

@@ -1,0 +1,98 @@
+"""Where things are in these pictures: files, folders and patterns through a trained detector."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+
+from saccade.data.boxes.coco import listed
+from saccade.data.picture import rgb
+from saccade.engine import session
+from saccade.engine.distributed import choose_device
+from saccade.tasks.detect.task import Detections
+
+
+class Searched(NamedTuple):
+    """A picture and the boxes in it, or why it could not be read."""
+
+    path: Path
+    photo: Image.Image | None
+    boxes: Detections | None
+    error: str = ""
+
+
+class Detector:
+    """A trained detector, ready for pictures."""
+
+    def __init__(self, model: str | Path, device: str | None = None):
+        """
+        Args:
+            model: a run's folder or a saved model
+            device: cpu or cuda; the best there is if None
+        """
+        self.device = torch.device(choose_device(device))
+        one = session.opened(model, self.device, "detect")
+        self.task: Any = one.task
+        self.classes = one.classes
+        self.ids: list[int] = one.notes.get("ids") or list(range(1, len(self.classes) + 1))
+        self.transform = one.transform()
+
+    @torch.no_grad()
+    def __call__(self, photo: Image.Image, score: float | None = None) -> Detections:
+        """The boxes of one picture with at least this score, the highest first.
+
+        Without a score, with at least that of its recipe (`task.score`).
+        """
+        image = self.transform(photo)[None].to(self.device)
+        (boxes,) = self.task.predict(self.task(image), [(photo.height, photo.width)], score)
+        order = boxes.scores.argsort(descending=True, stable=True)
+        return Detections(*(part[order].cpu() for part in boxes))
+
+    def over(self, paths: Iterable[Path], score: float | None = None) -> Iterator[Searched]:
+        """The boxes of every picture; of one that cannot be read, the reason."""
+        for path in paths:
+            try:
+                photo = rgb(path, str(path))
+            except (ValueError, FileNotFoundError) as error:
+                yield Searched(path, None, None, str(error))
+                continue
+            yield Searched(path, photo, self(photo, score))
+
+    def coco(self, image: int, boxes: Detections) -> list[dict[str, Any]]:
+        """In COCO's format of results: x, y, width, height, and the data's own category ids."""
+        return [
+            {
+                "image_id": image,
+                "category_id": self.ids[label],
+                "bbox": [round(v, 2) for v in (x0, y0, x1 - x0, y1 - y0)],
+                "score": round(score, 5),
+            }
+            for (x0, y0, x1, y1), label, score in zip(
+                boxes.boxes.tolist(), boxes.labels.tolist(), boxes.scores.tolist(), strict=True
+            )
+        ]
+
+
+class Numbers:
+    """COCO's image ids: those of an annotation file, by the file's name, if there is one.
+
+    Else the file's own number if its name is one, else its place in the list.
+    """
+
+    def __init__(self, annotations: Path | None = None):
+        self.taken: set[int] = set()
+        self.known: dict[str, int] | None = None
+        if annotations is not None:
+            self.known = {Path(name).name: i for i, name in listed(annotations)}
+
+    def of(self, path: Path, place: int) -> int:
+        if self.known is not None:
+            if path.name not in self.known:
+                raise ValueError(f"detect: the annotations list no picture {path.name!r}")
+            return self.known[path.name]
+        number = int(path.stem) if path.stem.isdecimal() else place
+        number = max(self.taken) + 1 if number in self.taken else number
+        self.taken.add(number)
+        return number

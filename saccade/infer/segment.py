@@ -1,0 +1,164 @@
+"""What is where in these pictures: an overlay with a legend, and a mask of ids, for each.
+
+NAME_overlay.png    the picture under its regions' colours, with the classes it holds
+NAME_mask.png       the id of every pixel, as masks of the training set have it
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Integer, UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from saccade.data.picture import rgb
+from saccade.engine import session
+from saccade.engine.distributed import choose_device
+from saccade.infer.files import free, pictures
+from saccade.infer.palette import palette
+
+BLEND = 0.6  # of a region's colour over the picture
+INK, PAPER = (30, 30, 30), (255, 255, 255)
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """The files that were written for one picture, and what is on it."""
+
+    overlay: Path
+    mask: Path
+    shares: dict[str, float]
+    """The classes that it holds, the largest first."""
+    size: tuple[int, int]
+    """Height and width at which the model saw it."""
+
+
+def segmented(
+    files: Iterable[str],
+    model: str | Path,
+    out: Path,
+    device: str | None = None,
+    window: int | None = None,
+    short: int | None = None,
+) -> Iterator[tuple[str, Segmented | str]]:
+    """Write an overlay and a mask for each picture.
+
+    Args:
+        files: pictures, folders of pictures, or patterns
+        model: a run's folder or a saved model
+        out: the folder to write into
+        device: cpu or cuda; the best there is if None
+        window: look at pictures through windows of this side; as in training if None
+        short: the short side at which the model sees a picture; as in training if None
+
+    Yields:
+        of each picture its path and the files written, or why it could not be read
+    """
+    paths = [path for word in files for path in pictures(word, "segment", out)]
+    where = torch.device(choose_device(device))
+    one = session.opened(model, where, "segment")
+    task: Any = one.task
+    if window is not None:
+        if window < 64:
+            raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
+        task.window = window
+    test = one.test
+    if short is not None:
+        if short < 32:
+            raise ValueError(f"segment: a picture is shown at 32 pixels or more, got {short=}")
+        test = replace(test, short=short, long=round(short * test.long / test.short))
+    transform = one.transform(test)
+    out.mkdir(parents=True, exist_ok=True)
+    here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
+    taken = {stem.rpartition("_")[0] for stem in here}  # so that no NAME_mask.png of theirs is lost
+    for path in paths:
+        try:
+            photo = rgb(path, str(path))
+        except (ValueError, FileNotFoundError) as error:
+            yield str(path), str(error)
+            continue
+        image = transform(photo)[None]
+        with torch.no_grad():
+            output = task(image.to(where))
+            (labels,) = task.predict(output, [(photo.height, photo.width)])
+        target = out / free(path.stem, taken)
+        yield str(path), _written(photo, labels.cpu().numpy(), task, target, image.shape[2:])
+
+
+def _written(
+    photo: Image.Image,
+    labels: UInt8[np.ndarray, "H W"],
+    task: Any,
+    out: Path,
+    size: Sequence[int],
+) -> Segmented:
+    counts = np.bincount(labels.ravel(), minlength=len(task.classes))
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
+    shares = {task.classes[i]: float(counts[i] / labels.size) for i in order}
+    overlaid, mask = (out.with_name(f"{out.name}_{kind}.png") for kind in ("overlay", "mask"))
+    result = Segmented(overlaid, mask, shares, (size[0], size[1]))
+    overlay(photo, labels, list(task.classes)).save(result.overlay)
+    ids(labels, task.ids).save(result.mask)
+    return result
+
+
+def ids(labels: UInt8[np.ndarray, "H W"], known: list[int]) -> Image.Image:
+    """The mask with the ids of the training set's masks; 16 bits if one is above 255."""
+    table = np.array(known, np.uint8 if max(known) < 256 else np.uint16)
+    return Image.fromarray(table[labels])
+
+
+# -- the overlay ----------------------------------------------------------------------------
+
+
+def overlay(
+    photo: Image.Image, labels: Integer[np.ndarray, "H W"], classes: list[str]
+) -> Image.Image:
+    """The picture under its regions' colours, lines between them, and a legend at its right."""
+    colours = palette(len(classes))
+    blended = (1 - BLEND) * np.asarray(photo, np.float32) + BLEND * colours[labels]
+    blended[_borders(labels)] = PAPER
+    counts = np.bincount(labels.ravel(), minlength=len(classes))
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
+    lines = [(classes[i], counts[i] / labels.size, tuple(map(int, colours[i]))) for i in order]
+    legend = _legend(lines, photo.height)
+    sheet = Image.new("RGB", (photo.width + legend.width, max(photo.height, legend.height)), PAPER)
+    sheet.paste(Image.fromarray(blended.round().astype(np.uint8)), (0, 0))
+    sheet.paste(legend, (photo.width, 0))
+    return sheet
+
+
+def _borders(labels: Integer[np.ndarray, "H W"]) -> np.ndarray:
+    """Pixels whose right or lower neighbour is of another class."""
+    edge = np.zeros(labels.shape, bool)
+    edge[:, :-1] |= labels[:, 1:] != labels[:, :-1]
+    edge[:-1] |= labels[1:] != labels[:-1]
+    return edge
+
+
+def _legend(lines: list[tuple[str, float, tuple[int, ...]]], height: int) -> Image.Image:
+    """A swatch, a name and a share of the pixels for each class, the largest first.
+
+    Letters grow with the picture; more classes than fit beside it go on below it.
+    """
+    size = min(max(height // 28, 13), 28)
+    font = ImageFont.load_default(size)
+    row, pad = round(1.6 * size), size
+    texts = [f"{_short(name)}  {100 * share:.1f}%" for name, share, _ in lines]
+    width = max(round(font.getlength(text)) for text in texts)
+    legend = Image.new("RGB", (2 * row + width + pad, row * len(lines) + pad), PAPER)
+    draw = ImageDraw.Draw(legend)
+    for i, (text, (_, _, colour)) in enumerate(zip(texts, lines, strict=True)):
+        y = pad // 2 + i * row
+        box = (pad, y + row // 6, pad + row * 2 // 3, y + row // 6 + row * 2 // 3)
+        draw.rectangle(box, fill=colour, outline=INK)
+        draw.text((pad + row, y + row / 2), text, fill=INK, font=font, anchor="lm")
+    return legend
+
+
+def _short(name: str, most: int = 32) -> str:
+    name = " ".join(name.split())
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,0 +1,95 @@
+"""What a run leaves for people: curves.png and report.html in its folder, and what suits its task.
+
+confusion.png    how often each class was taken for each other, if the metric counts it
+classes.png      the figure of each class, likewise
+NAME.png         pictures that the metric drew itself, such as reconstruction.png
+
+Reporter()(run)   after every evaluation: cheap, and never able to stop a run
+write(summary)    all of it, now
+"""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from saccade.engine.run import Run
+from saccade.report import plots
+from saccade.report.page import page
+from saccade.report.summary import Summary
+
+SHARE = 0.02  # of a run's time, which its reports may take
+UNDRAWN = "no pictures: matplotlib is not installed; pip install 'saccade[viz]'"
+
+
+class Written(NamedTuple):
+    """The files of a report, and a sentence for each that could not be made."""
+
+    files: list[Path]
+    sentences: list[str]
+
+
+class Reporter:
+    """Keeps a run's report up to date while it trains; `engine.session.train` takes one.
+
+    Reports take a small share of a run's time: an evaluation that follows too soon after a report
+    gets none, except the last.
+    """
+
+    def __init__(self) -> None:
+        self.began, self.took = -math.inf, 0.0  # of the last report
+
+    def __call__(self, run: Run) -> list[str]:
+        """Write the report if it is due; sentences to print once the run has ended."""
+        now = time.monotonic()
+        try:
+            summary = Summary.of(run)
+            if not summary.finished and now - self.began < self.took / SHARE:
+                return []
+            sentences = write(summary).sentences
+            self.began, self.took = now, time.monotonic() - now
+            return sentences if summary.finished else []
+        except Exception as error:  # a report must never stop a run
+            return [f"no report: {_why(error)}"]
+
+
+def write(summary: Summary) -> Written:
+    """Draw a run's pictures and write its page; a picture that fails is left out with a reason."""
+    folder, pictures, files, sentences = summary.run.folder, {}, [], []
+    for name, make in _pictures(summary).items():
+        try:
+            pictures[name] = make()
+            files.append(_replace(folder / f"{name}.png", pictures[name]))
+        except ImportError:
+            sentences = [UNDRAWN]
+        except Exception as error:
+            sentences.append(f"no {name}.png: {_why(error)}")
+    text = page(summary, pictures, sentences)
+    return Written([_replace(folder / "report.html", text.encode()), *files], sentences)
+
+
+def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
+    drawings: dict[str, Callable[[], bytes]] = {"curves": lambda: plots.curves(summary)}
+    matrix, classes = summary.table
+    if matrix:
+        drawings["confusion"] = lambda: plots.confusion(matrix, classes)
+    rows = summary.tables.get("per_class")
+    if rows:
+        drawings["classes"] = lambda: plots.classes(rows)
+    for picture in summary.pictures:
+        drawings.setdefault(picture.name, lambda png=picture.png: png)
+    return drawings
+
+
+def _replace(path: Path, content: bytes) -> Path:
+    """Write a file under another name first, so that it is never half written."""
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(content)
+    os.replace(part, path)
+    return path
+
+
+def _why(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
