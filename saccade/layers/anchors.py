@@ -25,7 +25,7 @@ class Anchors:
         if scales < 1 or least <= 0:
             raise ValueError(f"Anchors: scales and least lie above 0, got {scales=} {least=}")
         self.strides, self.scales, self.least = tuple(strides), scales, least
-        self._made: dict[tuple, Tensor] = {}
+        self._cache: dict[tuple, Tensor] = {}
 
     def shapes(self, stride: int) -> Float[Tensor, "a 4"]:
         """x0 y0 x1 y1 around the origin."""
@@ -45,15 +45,15 @@ class Anchors:
     ) -> Float[Tensor, "N 4"]:
         """For levels of that many rows and columns, finest first; in pixels of the image."""
         if torch.compiler.is_exporting():  # sizes are symbols, and nothing may be remembered
-            return self.made(grids).to(device)
+            return self.all_levels(grids).to(device)
         key = tuple(grids), str(device)
-        if key not in self._made:
-            if len(self._made) >= KEPT:
-                self._made.pop(next(iter(self._made)))
-            self._made[key] = self.made(grids).to(device)
-        return self._made[key]
+        if key not in self._cache:
+            if len(self._cache) >= KEPT:
+                self._cache.pop(next(iter(self._cache)))
+            self._cache[key] = self.all_levels(grids).to(device)
+        return self._cache[key]
 
-    def made(self, grids: Sequence[tuple[int, int]]) -> Float[Tensor, "N 4"]:
+    def all_levels(self, grids: Sequence[tuple[int, int]]) -> Float[Tensor, "N 4"]:
         levels = [self.level(g, s) for g, s in zip(grids, self.strides, strict=True)]
         return torch.cat(levels)
 

@@ -79,9 +79,10 @@ def use_backend(name: str) -> Generator[None]:
 class Kernel:
     """A form of an operator that autograd does not look into.
 
-    forward     (out, kept, *inputs): fills `out` and `kept`, which is () if no backward will come
-    backward    (grad, kept, wanted, *inputs): the gradients of the tensors, None for absent ones;
-                `wanted` says which are needed. Without a backward, it serves where none can come
+    forward     (out, residuals, *inputs): fills `out` and `residuals`, what the backward will need
+                beside the inputs; () if none will come
+    backward    (grad, residuals, wanted, *inputs): the gradients of the tensors, None for absent
+                ones; `wanted` says which are needed. None: it serves where no backward can come
     takes       (*inputs): whether it computes such a call; what `Operator.fits` asks comes before
     about       what it takes, in words
     computes    the plain form that it stands for, to be chosen where that is the cheapest
@@ -90,7 +91,7 @@ class Kernel:
     dtypes      what they must be; None: any mixture
     keeps       (out, *inputs): empty tensors for what the backward will need beside the inputs, as
                 many as the operator says; None: it needs nothing
-    saves       whether the backward needs the output; then `kept` begins with it
+    saves       whether the backward needs the output; then `residuals` begins with it
     strided     the inputs (and "grad") of which it reads the strides
     """
 
@@ -250,14 +251,14 @@ class Operator:
     def _register(self, arguments: str) -> None:
         results = ", ".join(["Tensor"] * (1 + self.keeps))
         gradients = ", ".join(["Tensor"] * self.count)
-        kept = "".join(f", Tensor kept{i}" for i in range(self.keeps))
+        residuals = "".join(f", Tensor residual{i}" for i in range(self.keeps))
         name, back = f"saccade::{self.name}", f"saccade::{self.name}_backward"
         tags = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
         LIBRARY.define(
             f"{self.name}({arguments}, str backend, bool keep) -> ({results})", tags=tags
         )
         LIBRARY.define(
-            f"{self.name}_backward(Tensor grad, {arguments}, Tensor? out{kept}, str backend, "
+            f"{self.name}_backward(Tensor grad, {arguments}, Tensor? out{residuals}, str backend, "
             f"bool[] wanted) -> ({gradients})",
             tags=tags,
         )
@@ -288,13 +289,13 @@ class Operator:
 
     def _forward(self, *args: Any) -> Any:
         *inputs, backend, keep = args
-        out, *kept = rooms = self._empty(*args)
+        out, *residuals = rooms = self._empty(*args)
         kernel = self._kernel(backend, inputs)
         if kernel is None:
             out.copy_(self._plain(backend, inputs)(*inputs))
         else:
             keep = keep and kernel.keeps is not None and kernel is self.kernels.get(backend)
-            kernel.forward(out, tuple(kept) if keep else (), *self._prepared(kernel, inputs))
+            kernel.forward(out, tuple(residuals) if keep else (), *self._prepared(kernel, inputs))
         return tuple(rooms) if self.keeps else out
 
     def _fake(self, *args: Any) -> Any:
@@ -312,13 +313,13 @@ class Operator:
         return [out, *(out.new_empty(0) for _ in range(self.keeps))]
 
     def _backward(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        inputs, (out, *kept, backend, wanted) = args[: self.arity], args[self.arity :]
+        inputs, (out, *residuals, backend, wanted) = args[: self.arity], args[self.arity :]
         kernel = self._kernel(backend, inputs)
         if kernel is None or kernel.backward is None:
             gradients = self._pulled_back(self._plain(backend, inputs), grad, inputs, wanted)
         else:
             ready = self._prepared(kernel, inputs)
-            saved = tuple(t.contiguous() for t in kept) if kernel.keeps is not None else ()
+            saved = tuple(t.contiguous() for t in residuals) if kernel.keeps is not None else ()
             missing = kernel.keeps is not None and not saved[0].numel()
             if missing or (kernel.saves and out is None):  # the forward knew of no backward
                 out = self.output(*inputs)
@@ -379,13 +380,13 @@ class Operator:
 
     def _save(self, ctx: Any, inputs: tuple, output: Any) -> None:
         *arguments, ctx.backend, _ = inputs
-        out, *kept = output if self.keeps else (output,)
+        out, *residuals = output if self.keeps else (output,)
         kernel = self.kernels.get(ctx.backend)
         ctx.options = arguments[self.count :]
-        ctx.mark_non_differentiable(*kept)
-        ctx.set_materialize_grads(False)  # nobody asks for the gradients of what is kept
+        ctx.mark_non_differentiable(*residuals)
+        ctx.set_materialize_grads(False)  # nobody asks for the gradients of the residuals
         saved = out if kernel is not None and kernel.saves else None
-        ctx.save_for_backward(*arguments[: self.count], saved, *kept)
+        ctx.save_for_backward(*arguments[: self.count], saved, *residuals)
 
     def _differentiate(self, ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
         if grad is None:

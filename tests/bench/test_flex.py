@@ -5,6 +5,7 @@ import torch
 
 from saccade.bench.flex import local_attention
 from tests.ops.triton.check import compare
+from tests.ops.triton.conftest import compiler  # noqa: F401 (a fixture)
 from tests.ops.triton.test_sasa import example, plain
 
 SHAPES = [
@@ -36,5 +37,5 @@ def check_flex(border):
 
 
 @pytest.mark.parametrize("border", ["zero", "mask"])
-def test_flex_attention_computes_the_same(compiler, border):
+def test_flex_attention_computes_the_same(compiler, border):  # noqa: F811
     compiler(check_flex, border)

@@ -150,7 +150,9 @@ def stand_alone_mask(form):
 )
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_every_form_counts_the_same(make, form, device):
-    usual, x = make("auto" if "learned" not in make.__name__ else "exact")
+    if (form, device) == ("native", "meta"):
+        pytest.skip("the C++ kernel reads memory, and a meta tensor has none")
+    usual, x = make("auto")
     other, _ = make(form)
     got = count(other.eval().to(device), x.to(device))
     assert got == count(usual.eval().to(device), x.to(device))

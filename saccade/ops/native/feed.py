@@ -29,14 +29,14 @@ def _keeps(out, x, w1, *rest) -> tuple[Tensor]:
     return (x.new_empty(*x.shape[:3], len(w1)),)
 
 
-def _forward(out, kept, x, w1, b1, taps, shift, w2, b2, tanh) -> None:
+def _forward(out, residuals, x, w1, b1, taps, shift, w2, b2, tanh) -> None:
     call, _alive = _call(x, w1, b1, taps, shift, w2, b2, tanh)
-    call.y, call.h = out.data_ptr(), pointer(kept[0] if kept else None)
+    call.y, call.h = out.data_ptr(), pointer(residuals[0] if residuals else None)
     run("saccade_feed_forward", call)
 
 
-def _backward(grad, kept, wanted, x, w1, b1, taps, shift, w2, b2, tanh):
-    dx, (h,) = torch.empty_like(x), kept
+def _backward(grad, residuals, wanted, x, w1, b1, taps, shift, w2, b2, tanh):
+    dx, (h,) = torch.empty_like(x), residuals
     dw1, db1, dw2, db2 = (torch.zeros_like(t) for t in (w1, b1, w2, b2))
     dshift = None if shift is None else torch.zeros_like(shift)
     places = None if taps is None else x.new_zeros(9, len(w1))

@@ -162,12 +162,12 @@ def _takes(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return x.is_contiguous() and x.numel() >= FEWEST * weight.shape[1]
 
 
-def _forward(out, kept, x, weight, bias) -> None:
+def _forward(out, residuals, x, weight, bias) -> None:
     D, C = weight.shape
     times(x.view(-1, C), weight, bias, out.view(-1, D))
 
 
-def _backward(grad, kept, wanted, x, weight, bias):
+def _backward(grad, residuals, wanted, x, weight, bias):
     D, C = weight.shape
     dx = dweight = dbias = None
     g = grad.view(-1, D)

@@ -56,9 +56,9 @@ def _keeps(out, x, wk, bk, wv, bv, ws, *rest) -> tuple[Tensor, ...]:
     return tuple(x.new_empty(shape) for shape in ((B, C, C), (C, C), (B, C), (B, h, C), (B, h)))
 
 
-def _forward(out, kept, x, wk, bk, wv, bv, ws, u1, b1, u2, b2) -> None:
+def _forward(out, residuals, x, wk, bk, wv, bv, ws, u1, b1, u2, b2) -> None:
     (B, _, C), h = x.shape, len(ws)
-    m, p, g, mean, lse = kept or _keeps(out, x, wk, bk, wv, bv, ws)
+    m, p, g, mean, lse = residuals or _keeps(out, x, wk, bk, wv, bv, ws)
     _means(x, _ask(ws, wk), mean, lse)
     by_head = torch.baddbmm(bk.view(h, 1, -1), mean.transpose(0, 1), wk.view(h, -1, C).mT)
     g.view(B, h, -1).copy_(by_head.transpose(0, 1))
@@ -78,10 +78,10 @@ def _ask(ws: Tensor, wk: Tensor) -> Tensor:
     return torch.addmm(ws, ws, wk, beta=0, alpha=_scale(ws))
 
 
-def _backward(grad, kept, wanted, x, wk, bk, wv, bv, ws, u1, b1, u2, b2):
+def _backward(grad, residuals, wanted, x, wk, bk, wv, bv, ws, u1, b1, u2, b2):
     """Line by line, from the last of the equations to the first."""
     (B, _, C), h = x.shape, len(ws)
-    m, p, g, mean, lse = kept
+    m, p, g, mean, lse = residuals
     dx = torch.empty_like(x)  # before all that is small: it wants the place of a map that is gone
     # y = x M^T + S bv + c
     dm, dbias = x.new_zeros(B, C, C), x.new_zeros(B, C)

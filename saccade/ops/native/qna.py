@@ -31,14 +31,14 @@ ENOUGH = 2**21  # bytes of values and scores, for each thread, that a turn takes
 # -- the aggregation ------------------------------------------------------------------------------
 
 
-def _forward(out, kept, s, v, rpe, ws, stride, padding, fold) -> None:
+def _forward(out, residuals, s, v, rpe, ws, stride, padding, fold) -> None:
     s, v = _merged(s), _merged(v)
     call = _call(s, v, out, rpe, ws, stride, padding, fold)
     call.out = _map(out)
     run("saccade_qna_forward", call)
 
 
-def _backward(grad, kept, wanted, s, v, rpe, ws, stride, padding, fold):
+def _backward(grad, residuals, wanted, s, v, rpe, ws, stride, padding, fold):
     ds, dv, drpe = (t.new_empty(t.shape) for t in (s, v, rpe))
     dws = None if ws is None else torch.empty_like(ws)
     s, v, grad = map(_merged, (s, v, grad))
@@ -90,10 +90,12 @@ def _keeps(out, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding) -> tup
     return x.new_empty(*x.shape[:3], len(weight)), x.new_empty(*out.shape[:3], mix.shape[1])
 
 
-def _layer_forward(out, kept, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding) -> None:
-    n, keep = _images(x, weight), bool(kept)
+def _layer_forward(
+    out, residuals, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding
+) -> None:
+    n, keep = _images(x, weight), bool(residuals)
     inputs = x[:n], weight, bias, rpe, ws, mix, mix_bias, stride, padding
-    vs, z = kept or _keeps(out[:n], *inputs)
+    vs, z = residuals or _keeps(out[:n], *inputs)
     project = Times(_pixels(x), weight, bias, _pixels(vs), (True, keep))
     moving = ("s", "v", "out") if keep else ()
     aggregate = InTurns("saccade_qna_forward", vs, z, rpe, ws, stride, padding, moving, z=z)
@@ -106,8 +108,10 @@ def _layer_forward(out, kept, x, weight, bias, rpe, ws, mix, mix_bias, stride, p
         blend(start * after, images * after)
 
 
-def _layer_backward(grad, kept, wanted, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding):
-    vs, z = kept
+def _layer_backward(
+    grad, residuals, wanted, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding
+):
+    vs, z = residuals
     dx = torch.empty_like(x)
     dweight, drpe, dmix = (torch.zeros_like(t) for t in (weight, rpe, mix))
     dbias, dws, dmix_bias = (
@@ -180,7 +184,7 @@ class InTurns:
         k, _, L, h = rpe.shape
         _, H, W, J = vs.shape
         V = J - L * h
-        self.name, self.kept = name, (vs, rpe, ws, z, dz, dvs, sums)
+        self.name, self.alive = name, (vs, rpe, ws, z, dz, dvs, sums)
         self.call = Qna(
             TYPES[vs.dtype], torch.get_num_threads(), 0, h, V // h, L, H, W, *like.shape[1:3],
             k, stride, padding, True, _whole(vs, V), _whole(vs), pointer(rpe), pointer(ws),

@@ -26,13 +26,13 @@ def _takes(
     return compares and 3 <= window <= 15 and q.shape[1] // heads <= WIDEST
 
 
-def _forward(out, kept, q, k, v, row, col, heads, window, border) -> None:
+def _forward(out, residuals, q, k, v, row, col, heads, window, border) -> None:
     call = _call(q, k, v, row, col, heads, window, border)
     call.out = Map.of(out)
     run("saccade_sasa_forward", call)
 
 
-def _backward(grad, kept, wanted, q, k, v, row, col, heads, window, border):
+def _backward(grad, residuals, wanted, q, k, v, row, col, heads, window, border):
     gradients = [None if t is None else torch.empty_like(t) for t in (q, k, v, row, col)]
     dq, dk, dv, drow, dcol = gradients
     call = _call(q, k, v, row, col, heads, window, border)

@@ -27,19 +27,19 @@ def _takes(x, wq, wk, wv, row, col, *rest) -> bool:
     return len(wv) == PIXELS and D % (heads * LANES) == 0 and C <= DEEPEST
 
 
-def _forward(out, kept, x, wq, wk, wv, row, col, heads, mask) -> None:
+def _forward(out, residuals, x, wq, wk, wv, row, col, heads, mask) -> None:
     call = _call(x, wq, wk, wv, row, col, heads, mask)
     call.y = out.data_ptr()
     run("saccade_block_forward", call)
 
 
-def _maximum(out, kept, x, wq, wk, wv, row, col, scale, shift, heads, mask) -> None:
+def _maximum(out, residuals, x, wq, wk, wv, row, col, scale, shift, heads, mask) -> None:
     call = _call(x, wq, wk, wv, row, col, heads, mask)
     call.scale, call.shift, call.y = scale.data_ptr(), shift.data_ptr(), out.data_ptr()
     run("saccade_block_forward", call)
 
 
-def _backward(grad, kept, wanted, x, wq, wk, wv, row, col, heads, mask):
+def _backward(grad, residuals, wanted, x, wq, wk, wv, row, col, heads, mask):
     inputs = x, wq, wk, wv, row, col
     gradients = [None if t is None else t.new_empty(t.shape) for t in inputs]
     call = _call(*inputs, heads, mask)

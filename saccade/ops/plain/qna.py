@@ -72,8 +72,8 @@ def _keeps(out, s, v, rpe, ws, stride, padding, fold) -> tuple[Tensor, Tensor]:
     return s.new_empty(shape, dtype=dtype), s.new_empty(shape, dtype=dtype)
 
 
-def _forward(out, kept, s, v, rpe, ws, stride, padding, fold) -> None:
-    m, total = kept or _keeps(out, s, v, rpe, ws, stride, padding, fold)
+def _forward(out, residuals, s, v, rpe, ws, stride, padding, fold) -> None:
+    m, total = residuals or _keeps(out, s, v, rpe, ws, stride, padding, fold)
     s, (rpe, ws) = s.to(m.dtype), _tables(rpe, ws, m.dtype)
     steps = list(_walk(s.shape[1:3], out.shape[1:3], rpe.shape[0], stride, padding))
     m.fill_(-torch.inf)
@@ -93,12 +93,12 @@ def _forward(out, kept, s, v, rpe, ws, stride, padding, fold) -> None:
     out.copy_(z)
 
 
-def _backward(grad, kept, wanted, s, v, rpe, ws, stride, padding, fold):
+def _backward(grad, residuals, wanted, s, v, rpe, ws, stride, padding, fold):
     """With t = g . v(w + o):  dV = c g,  dWs = P t,  ds = dr = P (Ws t - D), D = sum of P Ws t.
 
     The first walk reads V; the second, once D is known, works on the small maps alone.
     """
-    m, inverse = kept
+    m, inverse = residuals
     weighs = ws is not None
     s, (rpe, ws) = s.to(m.dtype), _tables(rpe, ws, m.dtype)
     grad = grad.unsqueeze(3) if fold else grad

@@ -209,7 +209,7 @@ def _parts(maps: Float[Tensor, "B h H W d"], window: int) -> Iterator[Part]:
 
 
 def _forward(
-    out: Tensor, kept: tuple[()], q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None,
+    out: Tensor, residuals: tuple[()], q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None,
     col: Tensor | None, heads: int, window: int, border: str,
 ) -> None:  # fmt: skip
     qs, vs, ys = (_by_head(x, heads) for x in (q, v, out))
@@ -223,7 +223,7 @@ def _forward(
 
 
 def _backward(
-    grad: Tensor, kept: tuple[()], wanted: list[bool], q: Tensor, k: Tensor | None, v: Tensor,
+    grad: Tensor, residuals: tuple[()], wanted: list[bool], q: Tensor, k: Tensor | None, v: Tensor,
     row: Tensor | None, col: Tensor | None, heads: int, window: int, border: str,
 ) -> list[Tensor | None]:  # fmt: skip
     gk, gv, grow, gcol = (

@@ -39,16 +39,16 @@ def _keeps(out, s, v, rpe, ws, stride, padding, fold) -> tuple[Tensor, Tensor]:
     return s.new_empty(shape, dtype=dtype), s.new_empty(shape, dtype=dtype)
 
 
-def _forward(out, kept, s, v, rpe, ws, stride, padding, fold) -> None:
-    m, rest = kept or _keeps(out, s, v, rpe, ws, stride, padding, fold)
+def _forward(out, residuals, s, v, rpe, ws, stride, padding, fold) -> None:
+    m, rest = residuals or _keeps(out, s, v, rpe, ws, stride, padding, fold)
     shared = _shared(s, v, rpe, out.shape[1:3], stride, padding, fold)
     groups = _groups(shared) * (1 if fold else shared["L"])
     grid = _blocks(shared, "Ho", "Wo"), groups, s.shape[0]
     triton.kernels("qna").forward[grid](s, v, rpe, ws, out, m, rest, **shared)
 
 
-def _backward(grad, kept, wanted, s, v, rpe, ws, stride, padding, fold):
-    kernels, (m, rest) = triton.kernels("qna"), kept
+def _backward(grad, residuals, wanted, s, v, rpe, ws, stride, padding, fold):
+    kernels, (m, rest) = triton.kernels("qna"), residuals
     ds, dv = torch.empty_like(s), torch.empty_like(v)
     shared = _shared(s, v, rpe, grad.shape[1:3], stride, padding, fold)
     B, blocks, groups = s.shape[0], _blocks(shared, "Ho", "Wo"), _groups(shared)

@@ -42,9 +42,9 @@ def _keeps(out, q, k, v, row, col, heads, window, border) -> tuple[Tensor]:
     return (q.new_empty(B, heads, H * W, dtype=wide(q.dtype)),)
 
 
-def _forward(out, kept, q, k, v, row, col, heads, window, border) -> None:
+def _forward(out, residuals, q, k, v, row, col, heads, window, border) -> None:
     kernels = triton.kernels("sasa")
-    (lse,) = kept or _keeps(out, q, k, v, row, col, heads, window, border)
+    (lse,) = residuals or _keeps(out, q, k, v, row, col, heads, window, border)
     y = out if _readable(out) else torch.empty_like(out, memory_format=torch.contiguous_format)
     kernels.forward[_grid(q, heads)](
         *_alike(out, q, k, v), row, col, y, lse, **_shared(out, row, heads, window),
@@ -54,9 +54,9 @@ def _forward(out, kept, q, k, v, row, col, heads, window, border) -> None:
         out.copy_(y)
 
 
-def _backward(grad, kept, wanted, q, k, v, row, col, heads, window, border):
+def _backward(grad, residuals, wanted, q, k, v, row, col, heads, window, border):
     kernels = triton.kernels("sasa")
-    y, lse = kept
+    y, lse = residuals
     layout = _layout(y)
     dq, dk, dv = (
         None if x is None else torch.empty_like(x, memory_format=layout) for x in (q, k, v)
