@@ -33,7 +33,7 @@ def test_made_once_a_size_and_not_kept_for_ever():
     assert anchors([(4, 4)]) is anchors([(4, 4)])
     for i in range(2 * KEPT):
         anchors([(i + 1, 1)])
-    assert len(anchors._made) == KEPT
+    assert len(anchors._cache) == KEPT
 
 
 def test_which_lie_on_the_image():
