@@ -2,18 +2,21 @@
 
 import json as js
 from pathlib import Path
+from typing import Annotated
 
-from saccade.cli.console import console
+from saccade.cli.command import Device, File, ModelName, Pictures, Value
+from saccade.cli.console import note, say
 
 
 def detect(
-    files: list[str],
-    model: Path | None = None,
-    out: Path = Path("detected"),
+    files: Pictures,
+    *,
+    model: ModelName | None = None,
+    out: Annotated[Path, Value("FOLDER", "files")] = Path("detected"),
     score: float = 0.3,
-    annotations: Path | None = None,
+    annotations: File | None = None,
     json: bool = False,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> None:
     """Find things in pictures: boxes drawn onto copies, and a COCO result file.
 
@@ -41,7 +44,7 @@ def detect(
         for place, (path, photo, found, said) in enumerate(detector.over(paths, score), 1):
             if photo is None or found is None:
                 unread += 1
-                _say(said, "yellow")
+                note(said, "yellow")
                 continue
             image = numbers.of(path, place)
             named[image] = str(path)
@@ -54,20 +57,16 @@ def detect(
                 target = out / f"{free(f'{path.stem}_boxes', taken)}.png"
             drawn(photo, found, detector.classes).save(target)
             counts = ", ".join(_counted([detector.classes[i] for i in found.labels.tolist()]))
-            _say(f"{path}: {counts or 'nothing'} -> {target}")
+            say(f"{path}: {counts or 'nothing'} -> {target}")
     finally:  # what was found is kept, also of a job that is broken off
         if json:
             print(js.dumps(results))
         elif named:
             (out / "results.json").write_text(js.dumps(results))
             (out / "images.json").write_text(js.dumps(named, indent=1))
-            _say(f"{len(results)} boxes in {len(named)} pictures: {out / 'results.json'}")
+            say(f"{len(results)} boxes in {len(named)} pictures: {out / 'results.json'}")
     if unread:
         raise SystemExit(1)
-
-
-def _say(sentence: str, style: str | None = None) -> None:
-    console.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def _counted(names: list[str]) -> list[str]:

@@ -4,15 +4,10 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-import torch
-
-from saccade import weights
-from saccade.cli.console import console
-from saccade.models import zoo
-from saccade.models.saved import card, located
+from saccade.cli.command import File, ModelName, Side, Value
+from saccade.cli.console import say
 
 DRAWN = 384  # pixels of the short side under the maps, where a model sees less
 ENDINGS = (".png", ".gif")
@@ -20,22 +15,28 @@ BRIGHTEST = 99.0  # percent; what is brighter than so many pixels is drawn alike
 
 
 def view(
-    image: Path,
-    model: str = "linglo_nano",
-    out: Path = Path("view.png"),
-    size: int | None = None,
-    at: str | None = None,
+    image: Annotated[Path, Value("PICTURE", "files")],
+    *,
+    model: ModelName = "linglo_nano",
+    out: File = Path("view.png"),
+    size: Side | None = None,
+    at: Annotated[str, Value("ROW,COLUMN")] | None = None,
     kernels: bool = False,
     evidence: bool = False,
 ) -> None:
     """Draw where each head of each stage looks, or where a decision comes from.
 
+    Examples:
+        saccade view cat.jpg
+        saccade view cat.jpg --model qna_nano --at 150,200
+        saccade view cat.jpg --model runs/quick --evidence --out why.png
+
     Args:
         image: a picture file
         model: a model's name, a run's folder, or a file that saccade saved
         out: the PNG to write; a GIF shows stage after stage
-        size: side at which the model sees the picture; as it was trained to if not given
-        at: for sasa and qna, the pixel of the picture that looks, as ROW,COLUMN
+        size: side at which the model sees the picture; as it was trained to if left out
+        at: for sasa and qna, the pixel of the picture that looks
         kernels: for qna, the weights of every window side by side, instead of their sum by pixel
         evidence: where a trained classifier's likeliest classes were seen, instead of attention
     """
@@ -61,7 +62,7 @@ def view(
             what = "kernels are of all pixels" if kernels else "saliency is of all pixels"
             raise ValueError(f"view: {what}; leave --at out")
         _attention(shown, family, pixel, kernels, out)
-    console.print(f"drawn: {out}", highlight=False, soft_wrap=True)
+    say(f"drawn: {out}")
 
 
 @dataclass
@@ -71,9 +72,9 @@ class Shown:
     called: str
     net: Any
     trained: bool
-    photo: np.ndarray
+    photo: Any
     """Drawn under the maps: the part that the model sees, perhaps in finer grain."""
-    x: torch.Tensor
+    x: Any
     whole: tuple[int, int]
     """Height and width of the file's picture, upright."""
     seen: tuple[float, float, float, float]
@@ -102,10 +103,12 @@ class Shown:
 
 def _shown(image: Path, model: str, size: int | None) -> Shown:
     """As `predict` would show it, where the model is a classifier; the whole picture elsewhere."""
+    from saccade import weights
     from saccade.data import picture
     from saccade.data.augment import Trim
     from saccade.engine import session
-    from saccade.models.saved import load
+    from saccade.models import zoo
+    from saccade.models.saved import card, load, located
 
     if not image.is_file():
         raise FileNotFoundError(f"no picture {str(image)!r}; check the path")
@@ -174,6 +177,8 @@ def _attention(
 
 def _evidence(shown: Shown, out: Path) -> None:
     """The three likeliest classes, and which pixels spoke for and against each."""
+    import torch
+
     from saccade import view as views
 
     classes = getattr(shown.net, "notes", {}).get("classes")

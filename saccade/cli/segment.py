@@ -1,20 +1,21 @@
 """Use what tells pixels apart: `segment`."""
 
-import json as js
 from pathlib import Path
+from typing import Annotated
 
-from saccade.cli.console import console
-from saccade.cli.learn import newest
+from saccade.cli.command import Device, ModelName, Pictures, Side, Value
+from saccade.cli.console import note, say, show_json
 
 
 def segment(
-    files: list[str],
-    model: Path | None = None,
-    out: Path = Path("segmented"),
-    window: int | None = None,
-    short: int | None = None,
+    files: Pictures,
+    *,
+    model: ModelName | None = None,
+    out: Annotated[Path, Value("FOLDER", "files")] = Path("segmented"),
+    window: Side | None = None,
+    short: Side | None = None,
     json: bool = False,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> None:
     """Tell what is where in pictures: an overlay with a legend and a mask of ids for each.
 
@@ -27,6 +28,7 @@ def segment(
         json: print a JSON line a picture
         device: cpu or cuda; the best there is if not given
     """
+    from saccade.cli.learn import newest
     from saccade.engine.segment import segmented
 
     failed, largest, chosen = 0, 0, model or newest("segment")
@@ -34,18 +36,16 @@ def segment(
         largest = max(largest, 0 if isinstance(found, str) else max(found.shown))
         if isinstance(found, str):
             failed += 1
-            said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
-            style = None if json else "yellow"
-            console.print(said, style=style, highlight=False, soft_wrap=True, markup=False)
+            note(f"{file}: {found}", "yellow")
+            if json:
+                show_json({"file": file, "error": found})
         elif json:
             line = {"file": file, "overlay": str(found.overlay), "mask": str(found.mask)}
-            print(js.dumps({**line, "shares": found.shares}))
+            show_json({**line, "shares": found.shares})
         else:
             most = ", ".join(f"{name} {100 * s:.0f}%" for name, s in [*found.shares.items()][:5])
-            said = f"{file} -> {found.overlay}: {most}"
-            console.print(said, highlight=False, soft_wrap=True, markup=False)
-    if window is not None and 0 < largest <= window and not json:
-        said = f"no window was needed: pictures are shown at {largest} pixels or less; see --short"
-        console.print(said, highlight=False, soft_wrap=True, markup=False)
+            say(f"{file} -> {found.overlay}: {most}")
+    if window is not None and 0 < largest <= window:
+        note(f"no window was needed: pictures are shown at {largest} pixels or less; see --short")
     if failed:
         raise SystemExit(1)

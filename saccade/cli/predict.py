@@ -1,0 +1,67 @@
+"""`predict`: the likeliest classes of pictures."""
+
+from typing import Any
+
+from saccade.cli.command import Count, Device, ModelName, Pictures
+from saccade.cli.console import note, say, show_json
+
+WIDTH = 24  # of a bar
+
+
+def predict(
+    files: Pictures,
+    *,
+    model: ModelName | None = None,
+    top: Count = 5,
+    json: bool = False,
+    device: Device | None = None,
+) -> None:
+    """Name what is in pictures: the likeliest classes, with bars.
+
+    Examples:
+        saccade predict cat.jpg
+        saccade predict photos/ "more/*.jpg" --model runs/quick --json
+
+    Args:
+        files: pictures, folders of pictures, or patterns in quotes
+        model: a run's folder, a saved model, or the name of one that comes with saccade;
+            the newest of runs/ if left out, or else linglo_nano, which knows cats and dogs
+        top: how many classes of each
+        json: print a JSON line a picture
+        device: the best there is if left out
+    """
+    from saccade.engine.predict import guesses
+
+    unread = 0
+    for file, found in guesses(files, model or _newest_or_own(), top, device):
+        if isinstance(found, str):
+            unread += 1
+            note(f"{file}: {found}", "yellow")
+            if json:
+                show_json({"file": file, "error": found})
+        elif json:
+            show_json({"file": file, "guesses": [guess._asdict() for guess in found]})
+        else:
+            _bars(file, found)
+    if unread:
+        raise SystemExit(1)
+
+
+def _bars(file: str, guesses: list[Any]) -> None:
+    from rich.text import Text
+
+    say(file, "bold")
+    widest = max(len(guess.label) for guess in guesses)
+    for guess in guesses:
+        row = f"  {guess.label:{widest}}  {100 * guess.share:5.1f}%  "
+        say(Text.assemble(row, ("█" * round(WIDTH * guess.share), "cyan")))
+
+
+def _newest_or_own() -> str:
+    """The newest classifier of runs/, or else one that comes with the package."""
+    from saccade.cli.learn import newest
+
+    try:
+        return str(newest("predict"))
+    except FileNotFoundError:
+        return "linglo_nano"
