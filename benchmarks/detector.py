@@ -16,8 +16,8 @@ import torch
 from torchvision.models.detection import retinanet_resnet50_fpn
 
 from saccade.bench.clock import interleave
-from saccade.count import params
 from saccade.models import retinanet
+from saccade.paper.count import params
 from saccade.recipes.task import RetinaNet
 from saccade.tasks.retinanet import RetinaNetTask
 

@@ -26,9 +26,9 @@ import saccade  # noqa: F401  (registers its models)
 from saccade.data.datasets import find
 from saccade.engine import make
 from saccade.engine.distributed import Group
-from saccade.engine.progress import Silent
 from saccade.engine.run import Run
 from saccade.engine.train import Training
+from saccade.engine.watch import Silent
 from saccade.recipes import book
 from saccade.recipes.recipe import Augment, change
 

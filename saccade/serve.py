@@ -24,12 +24,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from saccade import count, view, weights
+from saccade import view, weights
 from saccade.data.picture import Unreadable, rgb, to_input
 from saccade.engine import session
 from saccade.layers.qna import LearnedQueryAttention
 from saccade.models import zoo
-from saccade.models.saved import card, located
+from saccade.models.describe import card
+from saccade.models.saved import located
+from saccade.paper import count
 from saccade.tasks.classify import Classify
 
 UPLOAD = 10_000_000  # bytes

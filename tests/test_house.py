@@ -12,54 +12,120 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "saccade"
 FILES = sorted(SOURCE.rglob("*.py"))
 
-# What each part may import of the package, beside itself.
+# What each part may import of the package, beside itself. `paper` here is its measures; the Claim
+# itself (`claim`) is read by all and reads nothing.
+MODELS = {"claim", "words", "version", "weights", "models", "layers", "ops"}
+TASKS = MODELS | {"recipes", "data", "tasks"}
+ENGINE = TASKS | {"engine"}
 MAY_IMPORT = {
     "words": set(),
     "version": set(),
-    "paper": set(),
-    "ops": set(),
+    "claim": set(),
     "weights": set(),
+    "ops": set(),
     "layers": {"ops"},
-    "models": {"layers", "paper", "weights", "words"},
-    "tasks": {"models", "layers", "paper", "words"},
-    "recipes": {"paper", "words"},
+    "models": MODELS,
+    "recipes": {"claim", "words"},
     "data": {"recipes", "words"},
-    "engine": {"tasks", "data", "recipes", "models", "paper", "words", "version"},
-    "count": {"models", "tasks", "paper"},
-    "bench": {"models", "tasks", "layers", "ops", "words", "version"},
-    "view": {"models", "tasks", "layers"},
-    "export": {"models", "tasks", "words"},
-    "serve": {"count", "data", "engine", "layers", "models", "tasks", "view", "weights"},
+    "tasks": TASKS,
+    "engine": ENGINE,
+    "infer": ENGINE,
+    "report": ENGINE,
+    "bench": MODELS | {"tasks"},
+    "view": MODELS | {"tasks"},
+    "export": ENGINE,
+    "paper": ENGINE | {"report"},
+    "serve": ENGINE | {"view", "paper"},
 }
+NOT_YET_WITHOUT_CYCLES = ("saccade.ops",)  # delete this line's entry once ops is free of cycles
 
 
-def part(path):
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def name_of(path):
+    """`saccade/data/boxes/coco.py` as `saccade.data.boxes.coco`; a package by its own name."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in FILES}
+
+
+def part(module):
+    """The part of the package that a module belongs to."""
+    if module in ("saccade.paper", "saccade.paper.claim"):
+        return "claim"
+    return module.split(".")[1] if "." in module else "__init__"
 
 
 def imported(path):
-    """The parts of saccade that a file imports, wherever in the file."""
+    """The modules of saccade that a file imports, wherever in the file."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("saccade"):
-            names = (
-                [node.module]
-                if node.module != "saccade"
-                else [f"saccade.{n.name}" for n in node.names]
-            )
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports name the whole module"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            modules |= {name if name in MODULES else node.module for name in names}
         elif isinstance(node, ast.Import):
-            names = [n.name for n in node.names if n.name.startswith("saccade.")]
-        else:
-            continue
-        yield from (name.split(".")[1] for name in names)
+            modules |= {alias.name for alias in node.names}
+    return {module for module in modules if module in MODULES}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_imports_go_one_way(path):
-    here = part(path)
+    here = part(name_of(path))
     if here in ("__init__", "__main__", "cli"):
         return
     assert here in MAY_IMPORT, f"say in this test what saccade/{here} may import"
-    assert set(imported(path)) - {here} <= MAY_IMPORT[here]
+    assert {part(module) for module in imported(path)} - {here} <= MAY_IMPORT[here]
+
+
+def needs(module):
+    """The modules that python runs for this one: those it imports, and the packages they lie in.
+
+    A package that the module itself lies in is left out: python is running it already.
+    """
+    inside = {module.rsplit(".", i)[0] for i in range(module.count(".") + 1)}
+    for other in imported(MODULES[module]):
+        packages = {other.rsplit(".", i)[0] for i in range(other.count(".") + 1)}
+        yield from packages - inside
+
+
+def cycles(graph):
+    """Sets of modules that import each other, directly or not (Tarjan)."""
+    number, low, stack, circles = {}, {}, [], []
+
+    def visit(module):
+        number[module] = low[module] = len(number)
+        stack.append(module)
+        for other in graph[module]:
+            if other not in number:
+                visit(other)
+            if other in stack:
+                low[module] = min(low[module], low[other])
+        if low[module] == number[module]:
+            circle = stack[stack.index(module) :]
+            del stack[stack.index(module) :]
+            if len(circle) > 1:
+                circles.append(sorted(circle))
+
+    for module in graph:
+        if module not in number:
+            visit(module)
+    return circles
+
+
+def test_no_imports_go_in_circles():
+    """Not inside folders either, and imports inside functions count."""
+    graph = {module: set(needs(module)) for module in MODULES}
+    circles = [
+        circle
+        for circle in cycles(graph)
+        if not all(module.startswith(NOT_YET_WITHOUT_CYCLES) for module in circle)
+    ]
+    assert circles == []
+
+
+def test_a_circle_is_seen():
+    assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
 
 
 def test_tests_mirror_the_source():
@@ -84,7 +150,7 @@ def test_tests_mirror_the_source():
 def test_files_say_what_they_are_for_and_stay_short(path):
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text)), "a module starts with what it is for"
-    assert len(text.splitlines()) <= 400, "one idea a file"
+    assert len(text.splitlines()) <= 500, "one idea a file: usually 400 lines, 500 at most"
 
 
 def test_importing_is_silent():

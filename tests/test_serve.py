@@ -16,7 +16,7 @@ from saccade import cli, serve
 from saccade.cli.command import parse
 from saccade.cli.serve import serve as command
 from saccade.tasks.classify import Classify
-from tests.engine.small import PLAIN, fit, folder
+from tests.engine.classify_runs import PLAIN, fit, folder
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")

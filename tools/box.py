@@ -13,8 +13,8 @@ from pathlib import Path
 import saccade
 from saccade import weights
 from saccade.engine.run import Run
-from saccade.engine.summary import Summary, setting, shown, spoken
-from saccade.models.saved import card
+from saccade.models.describe import card
+from saccade.report.summary import Summary, setting, shown, spoken
 
 UNTOLD = ("model.name", "data.workers", "loop.evaluate_every")  # said anyway, or of no effect
 CARD = """\

@@ -30,9 +30,9 @@ def detect(
         device: cpu or cuda; the best there is if not given
     """
     from saccade.cli.learn import newest
-    from saccade.engine.boxed import drawn
-    from saccade.engine.detect import Detector, Numbers
-    from saccade.engine.predict import free, pictures
+    from saccade.infer.detect import Detector, Numbers
+    from saccade.infer.draw import drawn
+    from saccade.infer.predict import free, pictures
 
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")

@@ -136,6 +136,7 @@ def train(
             "'saccade train scratch' begins without one"
         )
     from saccade.engine import session
+    from saccade.report.write import Reporter
 
     watch = _watch(log)
     folder = _free(recipe) if out is None else Path(out)
@@ -144,7 +145,9 @@ def train(
     if _is_first():
         note(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with _stoppable(folder):
-        session.train(chosen, data, folder, name=recipe, watch=watch, device=device)
+        session.train(
+            chosen, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
+        )
         _done(folder, json)
 
 
@@ -169,10 +172,11 @@ def resume(
         json: print JSON at the end: the figures of every evaluation
     """
     from saccade.engine import session
+    from saccade.report.write import Reporter
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, data, watch=watch, device=device)
+        session.resume(run, data, watch=watch, report=Reporter(), device=device)
         _done(run, json)
 
 
@@ -270,9 +274,9 @@ def report(
         out: where several runs are drawn side by side
         json: print JSON
     """
-    from saccade.engine import compare
+    from saccade.report import comparison
 
-    summaries, sentences = compare.found(runs)
+    summaries, sentences = comparison.found(runs)
     one = len(summaries) == 1
     plain, tables, more = _reported(summaries[0]) if one else _compared(summaries, out)
     if json:
@@ -288,8 +292,8 @@ def report(
 
 def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
     """One run: for JSON, as a table, and in sentences."""
-    from saccade.engine import report as reports
-    from saccade.engine.summary import shown, spoken
+    from saccade.report import write as reports
+    from saccade.report.summary import shown, spoken
 
     written = reports.write(one)
     heads = ("epoch", *map(spoken, one.figures), "minutes")
@@ -303,19 +307,19 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
 
 def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any], list[str]]:
     """Several runs, in the same three ways."""
-    from saccade.engine import compare, draw
-    from saccade.engine import report as reports
+    from saccade.report import comparison, plots
+    from saccade.report import write as reports
 
-    groups, files, undrawn = compare.groups(summaries), [], []
+    groups, files, undrawn = comparison.groups(summaries), [], []
     try:
-        out.write_bytes(draw.compare([group.curve() for group in groups], groups[0].figure))
+        out.write_bytes(plots.compare([group.curve() for group in groups], groups[0].figure))
         files.append(str(out))
     except ImportError:
         undrawn.append(reports.UNDRAWN)
     plain = {
         "figure": groups[0].figure, "groups": [group.plain() for group in groups], "files": files,
     }  # fmt: skip
-    return plain, [compare.table(groups)], [*compare.beneath(groups), *undrawn]
+    return plain, [comparison.table(groups)], [*comparison.beneath(groups), *undrawn]
 
 
 # -- around a run ---------------------------------------------------------------------------
@@ -323,8 +327,9 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
 
 def _watch(log: bool):
     """How a run is watched: on the screen, and by TensorBoard if asked for."""
-    from saccade.engine.log import Log, Several
-    from saccade.engine.progress import Screen
+    from saccade.engine.watch import Several
+    from saccade.report.progress import Screen
+    from saccade.report.tensorboard import Log
 
     others = [Log()] if log else []
     return lambda: Several(Screen(console(stderr=True)), *others)
@@ -387,7 +392,7 @@ def _done(folder: Path, json: bool = False) -> None:
     """What came of a run, and what to do with it."""
     from saccade.engine import kinds
     from saccade.engine.run import Run
-    from saccade.engine.summary import Summary
+    from saccade.report.summary import Summary
 
     run = Run.open(folder)
     if not run.lines() or not _is_first():

@@ -73,11 +73,12 @@ def show(
     from rich.text import Text
     from rich.tree import Tree
 
-    from saccade import count, weights
+    from saccade import weights
     from saccade.models import zoo
     from saccade.models.backbone import Stage
     from saccade.models.zoo import Classifier
     from saccade.ops.where import backends
+    from saccade.paper import count
 
     model = cast(Classifier, zoo.build(name, device="meta"))
     side = size or model.default_cfg["input_size"][1]
@@ -154,9 +155,9 @@ def paper(
     from rich.table import Table
     from rich.text import Text
 
-    from saccade import count
-    from saccade.engine.reached import finished, reached
     from saccade.models import detectors, zoo
+    from saccade.paper import count
+    from saccade.paper.runs import finished, reached
 
     if family not in zoo.FAMILIES:
         known = ", ".join(zoo.FAMILIES)

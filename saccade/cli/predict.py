@@ -30,7 +30,7 @@ def predict(
         json: print a JSON line a picture
         device: the best there is if left out
     """
-    from saccade.engine.predict import guesses
+    from saccade.infer.predict import guesses
 
     unread = 0
     for file, found in guesses(files, model or _newest_or_own(), top, device):

@@ -108,7 +108,8 @@ def _shown(image: Path, model: str, size: int | None) -> Shown:
     from saccade.data.augment import Trim
     from saccade.engine import session
     from saccade.models import zoo
-    from saccade.models.saved import card, load, located
+    from saccade.models.describe import card
+    from saccade.models.saved import load, located
 
     if not image.is_file():
         raise FileNotFoundError(f"no picture {str(image)!r}; check the path")

@@ -29,7 +29,7 @@ def segment(
         device: cpu or cuda; the best there is if not given
     """
     from saccade.cli.learn import newest
-    from saccade.engine.segment import segmented
+    from saccade.infer.segment import segmented
 
     failed, largest, chosen = 0, 0, model or newest("segment")
     for file, found in segmented(files, chosen, out, device, window, short):

@@ -202,7 +202,7 @@ def _fresh(name: str) -> Any:
     from saccade.engine import kinds
     from saccade.engine.session import Opened
     from saccade.models import detectors, zoo
-    from saccade.models.saved import card
+    from saccade.models.describe import card
     from saccade.recipes import recipe as words
 
     if name not in zoo.VARIANTS and name not in detectors.DETECTORS:
@@ -232,10 +232,10 @@ def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
     import timm
     import torch
 
-    from saccade.engine import card
     from saccade.engine.run import Run
     from saccade.models import hub
     from saccade.models.saved import load
+    from saccade.report import model_card
 
     net, place = load(model), Path(model)
     run = Run.open(place) if (place / "recipe.json").is_file() else None
@@ -250,7 +250,7 @@ def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
         side = ready.test.size
         shown = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
                  "interpolation": ready.test.interpolation}  # fmt: skip
-    hub.write(net, out, card.written(net, notes, ready.kind.verb, run), shown, **notes)
+    hub.write(net, out, model_card.written(net, notes, ready.kind.verb, run), shown, **notes)
     again = timm.create_model(f"local-dir:{out}", pretrained=True) if shown else load(out)
     wanted, got = net.state_dict(), again.state_dict()
     if wanted.keys() != got.keys() or not all(torch.equal(got[k], v) for k, v in wanted.items()):
@@ -274,7 +274,7 @@ def _about(ready: Any) -> dict[str, Any]:
     """What a program that runs the file needs to know."""
     import dataclasses
 
-    from saccade.models.saved import card
+    from saccade.models.describe import card
     from saccade.version import __version__
 
     about = card(ready.task.net)

@@ -22,8 +22,8 @@ from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from saccade.data.augment import Mix
-from saccade.data.pool import Pool
 from saccade.data.reader import ORDER, Batch, Order, Readable, Reader, Result, chance
+from saccade.data.workers import Pool
 
 __all__ = ["Batch", "Loader", "Readable"]
 

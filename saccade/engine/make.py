@@ -10,7 +10,7 @@ from saccade.data.loader import Loader
 from saccade.data.reader import Readable
 from saccade.engine import kinds
 from saccade.engine.distributed import Group
-from saccade.models.saved import card
+from saccade.models.describe import card
 from saccade.recipes import recipe as words
 from saccade.tasks.task import Task
 

@@ -14,10 +14,10 @@ from saccade.engine import baseline, distributed, kinds, make
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
-from saccade.engine.progress import Silent
 from saccade.engine.run import Run, environment, write_json
 from saccade.engine.teacher import teach
-from saccade.engine.train import Training
+from saccade.engine.train import Report, Training
+from saccade.engine.watch import Silent
 from saccade.models.saved import load
 from saccade.recipes.recipe import Classify, Data, Distill, Recipe, change
 from saccade.recipes.recipe import group as words_of
@@ -33,6 +33,7 @@ def train(
     *,
     name: str = "",
     watch: Watch | None = None,
+    report: Report | None = None,
     device: str | None = None,
 ) -> Run:
     """Train by a recipe on the images at `data` and keep all that comes of it in `out`.
@@ -42,7 +43,7 @@ def train(
     """
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if again and (Path(out) / "recipe.json").exists():
-        return resume(out, watch=watch, device=device)
+        return resume(out, watch=watch, report=report, device=device)
     with distributed.joined(device) as group:
         if recipe.loop.shard and group.world == 1:
             raise ValueError(
@@ -66,7 +67,7 @@ def train(
         if isinstance(run, Exception):
             raise run
         assert run is not None
-        _fit(run, splits, group, watch, resumed=False)
+        _fit(run, splits, group, watch, report, resumed=False)
     return run
 
 
@@ -75,6 +76,7 @@ def resume(
     data: str | None = None,
     *,
     watch: Watch | None = None,
+    report: Report | None = None,
     device: str | None = None,
 ) -> Run:
     """Go on with a run from its last whole checkpoint, on any number of processes.
@@ -92,7 +94,7 @@ def resume(
                 f"({_difference(splits.classes, run.classes)}); restore the data"
             )
         _same(run, splits)
-        _fit(run, splits, group, watch, resumed=True)
+        _fit(run, splits, group, watch, report, resumed=True)
     return run
 
 
@@ -138,7 +140,14 @@ def _same(run: Run, splits: Splits) -> None:
     )
 
 
-def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: bool) -> None:
+def _fit(
+    run: Run,
+    splits: Splits,
+    group: Group,
+    watch: Watch | None,
+    report: Report | None,
+    resumed: bool,
+) -> None:
     shown = group.first and watch is not None
     with watch() if shown else nullcontext(Silent()) as watcher:
         for sentence in (splits.about, *splits.warnings):
@@ -160,7 +169,7 @@ def _fit(run: Run, splits: Splits, group: Group, watch: Watch | None, resumed: b
         task = make.task(recipe, run.classes, teacher, splits.notes)
         make.tried(task, recipe)
         task.metric()  # a package that it lacks is missed now, not after an epoch
-        training = Training(run, splits, task, group, watcher)
+        training = Training(run, splits, task, group, watcher, report)
         try:
             if there:
                 training.restore()

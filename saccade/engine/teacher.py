@@ -25,7 +25,8 @@ from saccade.engine import distributed, kinds, make
 from saccade.engine.baseline import linear
 from saccade.engine.distributed import Group
 from saccade.engine.run import Run
-from saccade.models.saved import card, load, located
+from saccade.models.describe import card
+from saccade.models.saved import load, located
 from saccade.recipes.recipe import Distill, Test
 from saccade.words import nearest
 

@@ -9,9 +9,9 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,30 +19,36 @@ from torch import Tensor
 
 from saccade.data.datasets import Splits
 from saccade.data.loader import Batch
-from saccade.engine import distributed, make, report
+from saccade.engine import distributed, make
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
 from saccade.engine.optim import Average, length, optimiser, schedule
 from saccade.engine.run import Run, write_json
+from saccade.engine.watch import Watcher
 from saccade.engine.weights import Weights
 from saccade.tasks.task import Task
 
-
-@runtime_checkable
-class Watcher(Protocol):
-    """Whoever looks on: a progress bar, a log."""
-
-    def began(self, run: Run, step: int, steps: int) -> None: ...
-    def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...
-    def evaluated(self, line: dict[str, Any], best: bool) -> None: ...
-    def said(self, sentence: str) -> None: ...
+Report = Callable[[Run], list[str]]
 
 
 class Training:
-    """Everything that lives while a run lasts."""
+    """Everything that lives while a run lasts.
 
-    def __init__(self, run: Run, splits: Splits, task: Task, group: Group, watcher: Watcher):
+    `report` is called in the first process after each evaluation; the sentences that it returns
+    are printed by the watcher.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        splits: Splits,
+        task: Task,
+        group: Group,
+        watcher: Watcher,
+        report: Report | None = None,
+    ):
+        self.report = report
         self.run, self.group, self.watcher, self.notes = run, group, watcher, splits.notes
         self.recipe, self.loop = run.recipe, run.recipe.loop
         split = self.loop.shard and group.world > 1
@@ -227,8 +233,8 @@ class Training:
             write_json(self.run.folder / "tables.json", metric.tables())
             write_json(self.run.folder / "bad.json", {**self.train.bad, **self.val.bad})
         self.watcher.evaluated(line, best)
-        if self.group.first:
-            for sentence in report.finish(self.run):
+        if self.group.first and self.report is not None:
+            for sentence in self.report(self.run):
                 self.watcher.said(sentence)
         return score
 

@@ -1,6 +1,6 @@
 """Size and cost of every variant, as data, so that `saccade list` answers without torch.
 
-`python -m saccade.count` counts them anew; a test holds the file to the models.
+`python -m saccade.paper.count` counts them anew; a test holds the file to the models.
 """
 
 import fnmatch

@@ -13,8 +13,6 @@ Once saccade is imported, timm knows its names:
 and auto-encoders are no models of timm: theirs has no config.json, and `saccade.load` reads it.
 """
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,8 @@ import timm
 from timm.models import save_for_hf
 from torch import nn
 
-from saccade.models.saved import card, describe, save
+from saccade.models.describe import card, describe
+from saccade.models.saved import save
 
 ELSEWHERE = ("name", "num_classes", "in_chans", "fused")  # what config.json has other words for
 
@@ -65,24 +64,3 @@ def _card(model: nn.Module, shown: dict[str, Any]) -> dict[str, Any]:
     if about["input_size"][0] != 3:
         about["first_conv"] = None  # or timm would adapt weights made for three colours
     return about
-
-
-def read(folder: str | Path, **overrides: Any) -> nn.Module:
-    """What timm wrote, in eval mode, with what its config says as `notes`."""
-    config = json.loads((Path(folder) / "config.json").read_text())
-    model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, **overrides)
-    model.notes = _notes(card(model), config.get("label_names"))
-    return model.eval()
-
-
-def _notes(about: dict[str, Any], names: Sequence[str] | dict[str, str] | None) -> dict[str, Any]:
-    """In the words that a run leaves behind."""
-    test = {
-        "size": about["input_size"][1],
-        "crop": about["crop_pct"],
-        "interpolation": about["interpolation"],
-    }
-    if names is None:
-        return {"test": test}
-    order = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else names
-    return {"classes": list(order), "test": test}

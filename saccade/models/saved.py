@@ -6,6 +6,7 @@ for a detector, its kind and the arguments of that kind's `build`.
 
 import json
 import os
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from safetensors.torch import save as serialised
 from torch import nn
 
 from saccade import weights
-from saccade.models.zoo import Classifier
+from saccade.models.describe import card, describe
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
 KINDS = {
@@ -103,9 +104,7 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"copy it again from where it was saved"
         ) from error
     if about is None and (path.parent / "config.json").is_file():
-        from saccade.models import hub
-
-        return hub.read(path.parent, **overrides)
+        return read_timm(path.parent, **overrides)
     if about is None:
         raise ValueError(
             f"load: {str(path)!r} holds weights but not their model; "
@@ -150,28 +149,25 @@ def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> Non
     model.load_state_dict(tensors)
 
 
-def describe(model: nn.Module) -> dict[str, Any]:
-    """The arguments that make this model again, one of saccade or of timm."""
-    own = getattr(model, "describe", None)
-    if callable(own):
-        return own()
-    if not isinstance(model, Classifier):
-        about = card(model)
-        options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}
-        return {"name": about["architecture"], "num_classes": model.num_classes, **options}
-    return {
-        "name": model.default_cfg["architecture"],
-        "num_classes": model.num_classes,
-        "in_chans": model.backbone.in_chans,
-        "global_pool": model.head.global_pool.pool_type,
-        **model.overrides,
-        "fused": model.fused,
+# -- a folder that timm wrote for the hub ----------------------------------------------------
+
+
+def read_timm(folder: str | Path, **overrides: Any) -> nn.Module:
+    """What timm wrote, in eval mode, with what its config says as `notes`."""
+    config = json.loads((Path(folder) / "config.json").read_text())
+    model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, **overrides)
+    model.notes = _notes(card(model), config.get("label_names"))
+    return model.eval()
+
+
+def _notes(about: dict[str, Any], names: Sequence[str] | dict[str, str] | None) -> dict[str, Any]:
+    """In the words that a run leaves behind."""
+    test = {
+        "size": about["input_size"][1],
+        "crop": about["crop_pct"],
+        "interpolation": about["interpolation"],
     }
-
-
-def card(model: nn.Module) -> dict[str, Any]:
-    """timm's description of a model: architecture, input, normalisation, names of the ends."""
-    about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-    if not about:
-        raise ValueError(f"{type(model).__name__} is no model of saccade or timm: it has no card")
-    return dict(about)
+    if names is None:
+        return {"test": test}
+    order = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else names
+    return {"classes": list(order), "test": test}

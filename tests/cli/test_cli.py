@@ -37,7 +37,7 @@ def test_show(run):
 
 def test_receptive_fields_are_measured(run):
     """Before the first attention a plain convolution sees 7 pixels; with it, everything."""
-    from saccade import count
+    from saccade.paper import count
 
     assert count.receptive_fields("linglo_nano", 64) == [64, 64, 64, 64]
 

@@ -6,8 +6,8 @@ import pytest
 from PIL import Image
 
 from saccade.recipes.recipe import change
-from tests.engine.small import fit
-from tests.engine.things import THINGS, boxes_folder
+from tests.engine.classify_runs import fit
+from tests.engine.detect_runs import THINGS, boxes_folder
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from PIL import Image
 from saccade.cli import learn
 from saccade.engine import session
 from saccade.engine.run import Run
-from tests.engine.folders import EPOCHS, answer, written
-from tests.engine.small import folder
+from tests.engine.classify_runs import folder
+from tests.report.run_folders import EPOCHS, answer, written
 
 
 def test_paper_shows_what_runs_reached(run, tmp_path):

@@ -6,8 +6,8 @@ import pytest
 
 from saccade.recipes.recipe import change
 from tests.data.scenes import folder
-from tests.engine.dense import SEGMENT
-from tests.engine.small import fit
+from tests.engine.classify_runs import fit
+from tests.engine.dense_runs import SEGMENT
 
 
 @pytest.fixture(scope="module")

@@ -17,13 +17,13 @@ from saccade import cli, export, weights
 from saccade.cli import ship
 from saccade.data import picture
 from saccade.engine import session
-from saccade.engine.detect import Detector
+from saccade.infer.detect import Detector
 from saccade.models import detectors, detr, retinanet, semantic_fpn, zoo
-from saccade.models.saved import card
+from saccade.models.describe import card
 from saccade.recipes import task as words
 from saccade.recipes.recipe import change
 from tests.cli.examples import ALONE, EXAMPLES, alone, lively, pictures, saved
-from tests.engine.small import PLAIN, fit, folder
+from tests.engine.classify_runs import PLAIN, fit, folder
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "predict_onnx.py"
 

@@ -5,9 +5,9 @@ import torch
 from saccade.data.datasets import find
 from saccade.engine import baseline
 from saccade.engine.run import Run
-from saccade.engine.summary import Summary
 from saccade.recipes.recipe import change
-from tests.engine.small import PLAIN, fit, folder
+from saccade.report.summary import Summary
+from tests.engine.classify_runs import PLAIN, fit, folder
 
 
 def test_a_linear_model_is_fitted_counted_and_kept(tmp_path):

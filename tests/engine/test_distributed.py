@@ -16,7 +16,7 @@ from saccade.engine.distributed import Group
 from saccade.engine.run import Run
 from saccade.engine.train import Stopped
 from saccade.recipes.recipe import change
-from tests.engine.small import PLAIN, At, apart, fit, folder, same
+from tests.engine.classify_runs import PLAIN, At, apart, fit, folder, same
 
 STEADY = change(PLAIN, loop__ema=0.9, optim__clip=1.0, augment__mixup=0.8, augment__cutmix=1.0)
 

@@ -6,7 +6,7 @@ from saccade.engine import make, session
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate, precision
 from saccade.recipes.recipe import change
-from tests.engine.small import PLAIN, fit, folder
+from tests.engine.classify_runs import PLAIN, fit, folder
 
 
 @pytest.fixture(scope="module")

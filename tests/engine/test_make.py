@@ -4,10 +4,10 @@ from torch import nn
 
 from saccade.engine import make
 from saccade.engine.distributed import Group
-from saccade.engine.live import Blank
 from saccade.models.backbone import Stage
+from saccade.paper.recipes import Blank
 from saccade.recipes.recipe import Data, change
-from tests.engine.small import PLAIN
+from tests.engine.classify_runs import PLAIN
 
 
 def test_the_same_seed_makes_the_same_network():

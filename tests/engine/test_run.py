@@ -3,7 +3,7 @@ import json
 import pytest
 
 from saccade.engine.run import Run, environment, write_json
-from tests.engine.small import FULL
+from tests.engine.classify_runs import FULL
 
 
 def made(folder):

@@ -15,7 +15,7 @@ from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run, write_json
 from saccade.engine.train import Stopped
 from saccade.recipes.recipe import change
-from tests.engine.small import PLAIN, At, fit, folder
+from tests.engine.classify_runs import PLAIN, At, fit, folder
 
 
 @pytest.fixture(scope="module")

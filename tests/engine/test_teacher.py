@@ -10,9 +10,9 @@ import torch.nn.functional as F
 import saccade
 from saccade.engine import session, teacher
 from saccade.engine.checkpoint import Checkpoints
-from saccade.models.saved import card
+from saccade.models.describe import card
 from saccade.recipes.recipe import Distill, change
-from tests.engine.small import PLAIN, fit, folder, same
+from tests.engine.classify_runs import PLAIN, fit, folder, same
 
 CLASSES = ("blue", "green", "red")
 

@@ -14,11 +14,11 @@ import torch
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run
-from saccade.engine.summary import Summary
 from saccade.engine.train import Stopped, Training, rng, seed, set_rng
 from saccade.recipes.recipe import change, to_plain
+from saccade.report.summary import Summary
 from saccade.tasks.metrics import Confusion
-from tests.engine.small import FULL, PLAIN, At, Losses, apart, fit, folder, same
+from tests.engine.classify_runs import FULL, PLAIN, At, Losses, apart, fit, folder, same
 
 
 @pytest.fixture(scope="module")

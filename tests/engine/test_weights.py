@@ -7,7 +7,7 @@ from saccade.engine.optim import Average, optimiser
 from saccade.engine.run import Run
 from saccade.engine.weights import Weights
 from saccade.models.saved import load
-from tests.engine.small import PLAIN, same
+from tests.engine.classify_runs import PLAIN, same
 
 CLASSES = ("a", "b")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from saccade import count
 from saccade.models import detectors, zoo
+from saccade.paper import count
 from saccade.recipes import book
 
 CELLS = [

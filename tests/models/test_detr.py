@@ -9,9 +9,9 @@ import timm
 import torch
 
 import saccade
-from saccade.count import params
 from saccade.models import detr
-from saccade.models.saved import card
+from saccade.models.describe import card
+from saccade.paper.count import params
 from saccade.recipes import task as words
 
 transformers = pytest.importorskip("transformers")

@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 import saccade
-from saccade.count import params
 from saccade.models import detr, retinanet
-from saccade.models.saved import card
+from saccade.models.describe import card
+from saccade.paper.count import params
 from saccade.recipes.task import RetinaNet
 
 EXTRAS = {"linglo_b0": 9_537_268, "linglo_b1": 10_249_972, "linglo_b2": 10_249_972}

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import saccade
-from saccade.count import flops, params
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.sasa_stem import AttentionStem, ConvStem
 from saccade.models.sasa import LAYERS, SASA, VARIANTS
+from saccade.paper.count import flops, params
 
 small = {"depths": (1, 1, 1, 1), "widths": (8, 8, 16, 16), "heads": 2, "window": 3, "expand": 2}
 

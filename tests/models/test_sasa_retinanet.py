@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from saccade.count import params
 from saccade.models.retinanet import RetinaNet
 from saccade.models.sasa import SASA
 from saccade.models.sasa_retinanet import retinanet
+from saccade.paper.count import params
 
 
 @pytest.mark.parametrize("kind", ["conv", "attention"])

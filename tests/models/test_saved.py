@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 
 import saccade
 from saccade.models import detr, retinanet, saved
+from saccade.models.describe import card, describe
 
 
 @pytest.mark.parametrize("name", saccade.names("*_nano"))
@@ -62,7 +63,7 @@ def test_weights_without_their_model(tmp_path):
 
 def test_weights_of_another_model(tmp_path):
     model = saccade.build("linglo_nano", num_classes=5)
-    about = {"saccade": json.dumps({"model": {**saved.describe(model), "num_classes": 6}})}
+    about = {"saccade": json.dumps({"model": {**describe(model), "num_classes": 6}})}
     save_file(model.state_dict(), tmp_path / "m.safetensors", metadata=about)
     with pytest.raises(ValueError, match=r"another model: 'head.fc.weight' is \(5, 112\) there"):
         saccade.load(tmp_path / "m.safetensors")
@@ -114,14 +115,14 @@ def test_a_saved_detector_comes_back_whole(tmp_path, kind):
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
     assert not again.training
     assert again.notes == {"classes": ["a", "b", "c"]}
-    assert saved.describe(again) == saved.describe(net)
-    assert saved.card(again)["architecture"] == saved.card(net)["architecture"]
+    assert describe(again) == describe(net)
+    assert card(again)["architecture"] == card(net)["architecture"]
     # cut short it is refused in one sentence, and so is a kind of another day
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ValueError, match="truncated or no safetensors file"):
         saccade.load(path)
-    about = {"model": {**saved.describe(net), "kind": "yolo"}, "notes": {}}
+    about = {"model": {**describe(net), "kind": "yolo"}, "notes": {}}
     save_file(net.state_dict(), path, metadata={"saccade": json.dumps(about)})
     with pytest.raises(ValueError, match="is a 'yolo', which this version does not know"):
         saccade.load(path)

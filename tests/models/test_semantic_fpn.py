@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import saccade
-from saccade.count import params
 from saccade.models import zoo
 from saccade.models.semantic_fpn import CLAIMS, SEGMENTERS, build
+from saccade.paper.count import params
 
 NANOS = ["linglo_nano", "qna_nano", "sasa_nano"]
 

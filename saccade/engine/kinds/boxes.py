@@ -5,7 +5,8 @@ from typing import Any
 
 from torch import nn
 
-from saccade.data import box_augment, boxes
+from saccade.data import boxes
+from saccade.data.boxes import augment as box_augment
 from saccade.data.datasets import Splits
 from saccade.engine.kinds.kind import Colour, Kind, Shown
 from saccade.recipes import recipe as words

@@ -9,7 +9,8 @@ from torch import nn
 from saccade.data import augment, datasets
 from saccade.engine.kinds.kind import Colour, Kind
 from saccade.models import zoo
-from saccade.models.saved import card, load
+from saccade.models.describe import card
+from saccade.models.saved import load
 from saccade.recipes import recipe as words
 from saccade.tasks.classify import Classify, Distill
 

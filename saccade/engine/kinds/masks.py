@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import nn
 
-from saccade.data import mask_augment, masks
+from saccade.data import masks
 from saccade.data.datasets import Splits
+from saccade.data.masks import augment as mask_augment
 from saccade.engine.kinds.kind import Colour, Kind
 from saccade.models import semantic_fpn
 from saccade.recipes import recipe as words

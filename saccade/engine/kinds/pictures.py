@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import nn
 
-from saccade.data import augment, pictures
+from saccade.data import augment, unlabelled
 from saccade.data.datasets import Splits
 from saccade.engine.kinds.kind import Colour, Kind
 from saccade.models.autoencoder import AutoEncoder
@@ -23,12 +23,12 @@ class Reconstruction(Kind):
     wanted = "a folder of pictures"
 
     def find(self, path: str, data: words.Data, seed: int = 0) -> Splits:
-        return pictures.find(path, data, seed)
+        return unlabelled.find(path, data, seed)
 
-    def every(self, path: str, classes: list[str]) -> pictures.Pictures:
-        return pictures.every(path)
+    def every(self, path: str, classes: list[str]) -> unlabelled.Pictures:
+        return unlabelled.every(path)
 
-    def aligned(self, images: Any, classes: list[str]) -> pictures.Pictures:
+    def aligned(self, images: Any, classes: list[str]) -> unlabelled.Pictures:
         return images
 
     def check(self, name: str) -> None:

@@ -6,7 +6,7 @@ from saccade.data import boxes
 from saccade.engine import kinds, make
 from saccade.engine.distributed import Group
 from saccade.recipes.recipe import change
-from tests.engine.things import THINGS, boxes_folder
+from tests.engine.detect_runs import THINGS, boxes_folder
 
 
 def test_wide_and_tall_images_are_not_padded_to_each_other(tmp_path):

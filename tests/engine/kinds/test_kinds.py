@@ -5,7 +5,7 @@ import pytest
 from saccade.engine import kinds
 from saccade.engine.kinds import classify
 from saccade.recipes.recipe import BoxAugment, BoxTest, change
-from tests.engine.small import PLAIN
+from tests.engine.classify_runs import PLAIN
 
 
 def test_a_classifier_is_a_classifier():

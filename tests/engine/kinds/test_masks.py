@@ -7,17 +7,17 @@ import pytest
 import torch
 
 import saccade
-from saccade.data import mask_augment
+from saccade.data.masks import augment
 from saccade.engine import kinds, make, session
 from saccade.engine.kinds import masks
 from saccade.engine.run import Run
-from saccade.engine.summary import Summary
 from saccade.recipes import recipe as words
 from saccade.recipes.recipe import MaskTest, change
+from saccade.report.summary import Summary
 from saccade.tasks.segment import Segment
 from tests.data.scenes import NAMES, folder
-from tests.engine.dense import SEGMENT
-from tests.engine.small import apart, fit
+from tests.engine.classify_runs import apart, fit
+from tests.engine.dense_runs import SEGMENT
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_its_words_belong_to_it():
         kinds.of(change(SEGMENT, test=words.Test()))
     with pytest.raises(ValueError, match="did you mean 'qna_nano'"):
         make.model(change(SEGMENT, model__name="qna_nan"), 3)
-    source = inspect.getsource(masks) + inspect.getsource(mask_augment)
+    source = inspect.getsource(masks) + inspect.getsource(augment)
     for group, name in (
         (words.Segment, "asked|task"), (words.MaskAugment, "augment"), (words.MaskTest, "test"),
     ):  # fmt: skip

@@ -6,15 +6,15 @@ from PIL import Image
 
 import saccade
 from saccade.engine import kinds, make, session
-from saccade.engine.detect import Detector
 from saccade.engine.kinds import pictures
-from saccade.engine.predict import guesses
-from saccade.engine.summary import Summary
+from saccade.infer.detect import Detector
+from saccade.infer.predict import guesses
 from saccade.recipes.recipe import change
+from saccade.report.summary import Summary
 from saccade.tasks.autoencode import AutoEncode
 from tests.data.scenes import scene
-from tests.engine.dense import AUTOENCODE
-from tests.engine.small import fit
+from tests.engine.classify_runs import fit
+from tests.engine.dense_runs import AUTOENCODE
 
 
 @pytest.fixture(scope="module")

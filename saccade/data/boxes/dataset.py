@@ -1,0 +1,419 @@
+"""From a path to a training and a validation set of images with boxes, in COCO's json.
+
+    FOLDER/annotations/instances_{train,val}.json      pictures in FOLDER/images/{train,val}
+    FOLDER/annotations/instances_{train,val}2017.json  in FOLDER/{train,val}2017: COCO's own
+    FOLDER/{train,valid}/_annotations.coco.json        pictures beside it (Roboflow)
+    FILE.json, or a FOLDER with one json               beside it or in images/; part held out
+
+Classes are the categories of the training file, in the order of their ids; those of the other file
+are matched by name. Boxes are in pixels of the width and height that the json gives. Where the file
+of a picture is of another size:
+
+    only as stored, before EXIF turns it upright, is it that size    it is left as stored
+    it has the same shape, but larger or smaller                      boxes are scaled with it
+    it has another shape                                              boxes are taken as they stand
+
+Each such picture is reported.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Integer
+from PIL import Image
+
+from saccade.data import picture
+from saccade.data.boxes import coco
+from saccade.data.boxes.coco import Annotations, Findings
+from saccade.data.datasets import VALIDATION, Splits
+from saccade.data.images import Images, Strings
+from saccade.recipes.recipe import Data
+from saccade.words import nearest
+
+KNOWN = (
+    "annotations/instances_train.json and images/train, train/_annotations.coco.json, "
+    "or one COCO json with its pictures beside it"
+)
+FOREIGN = ("labels", "Annotations", "data.yaml")  # YOLO's and VOC's, which can be converted
+LOOKED_AT = 20_000  # pictures whose size is compared with the json's, evenly spread
+
+
+class Boxes(Images):
+    """Pictures with boxes, held in arrays."""
+
+    def __init__(self, root: Path, found: Annotations):
+        self.root, self.names = root, Strings(found.names)
+        self.keys, self.sizes, self.starts = found.keys, found.sizes, found.starts
+        self.boxes, self.numbers = found.boxes, found.labels
+        self.crowd, self.area = found.crowd, found.area
+        self.classes, self.ids, self.findings = found.classes, found.ids, found.findings
+        self.said: tuple[str, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is odd about the set, in sentences."""
+        return *self.said, *coco.told(self.findings, "")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def tall(self) -> Integer[np.ndarray, "N"]:
+        """1 for images that are higher than wide, else 0."""
+        return (self.sizes[:, 1] > self.sizes[:, 0]).astype(np.int64)
+
+    def read(self, i: int) -> tuple[Image.Image, dict[str, Any]]:
+        """The picture, and its boxes in pixels of it."""
+        W, H = map(int, self.sizes[i])
+        image = picture.rgb(self.root / self.names[i], self.name(i), (W, H))
+        own = slice(self.starts[i], self.starts[i + 1])
+        boxes, labels, crowd, area = (
+            torch.from_numpy(part[own].copy())
+            for part in (self.boxes, self.numbers, self.crowd, self.area)
+        )
+        if image.size != (W, H):
+            factor = _factor((W, H), image.size)
+            boxes = boxes * torch.tensor(factor * 2)
+            boxes = boxes.minimum(torch.tensor(image.size * 2))
+            area = area * (factor[0] * factor[1])
+            there = (boxes[:, 2:] > boxes[:, :2]).all(1)
+            boxes, labels, crowd, area = (p[there] for p in (boxes, labels, crowd, area))
+        return image, {
+            "boxes": boxes,
+            "labels": labels.long(),
+            "crowd": crowd,
+            "area": area,
+            "id": int(self.keys[i]),
+        }
+
+    def name(self, i: int) -> str:
+        return str(self.root / self.names[i])
+
+    def parts(self) -> list[np.ndarray]:
+        return [
+            self.names.text, self.names.ends, self.keys, self.sizes, self.starts, self.boxes,
+            self.numbers, self.crowd, self.area,
+        ]  # fmt: skip
+
+    def some(self, chosen: Integer[np.ndarray, "N"]) -> "Boxes":
+        """The images at these positions."""
+        counts = self.starts[chosen + 1] - self.starts[chosen]
+        rows = [np.arange(self.starts[i], self.starts[i + 1]) for i in chosen]
+        own = np.concatenate([np.zeros(0, np.int64), *rows])
+        return Boxes(
+            self.root,
+            Annotations(
+                names=[self.names[i] for i in chosen.tolist()],
+                keys=self.keys[chosen],
+                sizes=self.sizes[chosen],
+                starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+                boxes=self.boxes[own],
+                labels=self.numbers[own],
+                crowd=self.crowd[own],
+                area=self.area[own],
+                classes=self.classes,
+                ids=self.ids,
+                findings=self.findings,
+            ),
+        )
+
+    def counts(self) -> Integer[np.ndarray, "C"]:
+        """Boxes of each class, crowds not counted."""
+        return np.bincount(self.numbers[~self.crowd], minlength=len(self.classes))
+
+
+def _factor(drawn: tuple[int, int], real: tuple[int, int]) -> tuple[float, float]:
+    """What turns pixels that boxes were drawn in into the picture's own: 1 unless it was resized.
+
+    A resize rounds a side by half a pixel at most.
+    """
+    (W, H), (w, h) = drawn, real
+    if not (W and H) or abs(W * h - H * w) > 0.51 * max(W + H, w + h):
+        return 1.0, 1.0
+    return w / W, h / H
+
+
+def find(path: str, data: Data, seed: int = 0) -> Splits:
+    """The images and boxes at a path; a layout that cannot be used is refused."""
+    place = _place(path)
+    layout = _layout(place)
+    if layout.train is None:
+        raise ValueError(
+            f"{layout.what}: boxes to validate on but none to train on; add a train set"
+        )
+    train = layout.train.read()
+    if not train.counts().any():
+        raise ValueError(
+            f"{layout.what}: {len(train)} images to train on, but not one usable box "
+            f"({_first_finding(train.findings)})"
+        )
+    warnings = [*layout.warnings, *coco.told(train.findings, "train")]
+    if layout.val is None:
+        train, val = hold_out(train, data.holdout, seed)
+    else:
+        val = aligned(layout.val.read(), train.classes, "the training set's", train.ids)
+        if not val.counts().any():
+            raise ValueError(
+                f"{layout.what}: {len(val)} images to validate on, but not one usable box; add "
+                "some, or remove the set to have data.holdout of the training images held out"
+            )
+        warnings += coco.told(val.findings, "val")
+        warnings += _in_both(train, val)
+    warnings += _empty_classes(train)
+    findings = {
+        f"{split}: {kind}": lines
+        for split, part in (("train", train), ("val", val))
+        for kind, lines in part.findings.items()
+    }
+    return Splits(
+        train, val, train.classes, _summary(layout.what, train, val), warnings,
+        notes={"ids": [int(i) for i in train.ids]}, findings=findings,
+    )  # fmt: skip
+
+
+def every(path: str, classes: list[str]) -> Boxes:
+    """What there is to test a trained model on: a validation set, or else all images at the path.
+
+    Its classes are brought into the model's order; boxes of one that the model does not know are
+    refused.
+    """
+    layout = _layout(_place(path))
+    chosen = layout.val or layout.train
+    assert chosen is not None
+    made = aligned(chosen.read(), classes, "the model's")
+    made.said = layout.warnings
+    return made
+
+
+def aligned(
+    boxes: Boxes, classes: list[str], whose: str = "the model's", ids: Sequence[int] | None = None
+) -> Boxes:
+    """The set with its classes numbered as in another list; one of no boxes need not be there.
+
+    A class that the set does not list keeps the id it has elsewhere, if that is given and free.
+    """
+    if boxes.classes == classes:
+        return boxes
+    numbers = {name: c for c, name in enumerate(classes)}
+    counted = np.bincount(boxes.numbers, minlength=len(boxes.classes))  # crowds too
+    for name, count in zip(boxes.classes, counted, strict=True):
+        if count and name not in numbers:
+            raise ValueError(
+                f"category {name!r} has {count} boxes but is not among {whose} {len(classes)}; "
+                f"did you mean {nearest(name, classes)!r}?"
+            )
+    turned = np.array([numbers.get(name, -1) for name in boxes.classes], np.int32)
+    made = boxes.some(np.arange(len(boxes)))
+    made.numbers, made.classes = turned[boxes.numbers], list(classes)
+    made.ids = _ids(dict(zip(boxes.classes, boxes.ids, strict=True)), classes, ids)
+    return made
+
+
+def _ids(own: dict[str, int], classes: list[str], ids: Sequence[int] | None) -> list[int]:
+    """Each class's own id, else the one it has elsewhere, else one that is free."""
+    taken, free = set(own.values()), max(own.values(), default=0) + 1
+    wanted = range(1, len(classes) + 1) if ids is None else ids
+    return [
+        own.get(name, i if i not in taken else free + c)
+        for c, (name, i) in enumerate(zip(classes, wanted, strict=True))
+    ]
+
+
+def hold_out(boxes: Boxes, share: float, seed: int) -> tuple[Boxes, Boxes]:
+    """Split off a share of the images by the seed, of those with boxes and those without alike."""
+    if not 0 < share < 1:
+        raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
+    held = np.zeros(len(boxes), bool)
+    alone = np.concatenate([[0], np.cumsum(~boxes.crowd)])
+    full = alone[boxes.starts[1:]] > alone[boxes.starts[:-1]]
+    for stream, those in enumerate((np.flatnonzero(full), np.flatnonzero(~full))):
+        least = 1 if stream == 0 else 0
+        count = min(max(least, round(share * len(those))), max(0, len(those) - 1))
+        held[np.random.default_rng((seed, stream)).permutation(those)[:count]] = True
+    if not held[full].any():
+        raise ValueError("one image with boxes leaves none to validate; add images or a val set")
+    train, val = boxes.some(np.flatnonzero(~held)), boxes.some(np.flatnonzero(held))
+    val.findings = {}  # they are told of once
+    return train, val
+
+
+# -- layouts --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A json and where its pictures may lie."""
+
+    root: Path
+    json: Path
+    folders: tuple[Path, ...]
+
+    def read(self) -> Boxes:
+        made = Boxes(self.root, coco.read(self.json, self.root, self.folders))
+        _look_at(made)
+        return made
+
+
+@dataclass(frozen=True)
+class _Layout:
+    what: str
+    train: _Source | None
+    val: _Source | None
+    warnings: tuple[str, ...] = ()
+
+
+def _place(path: str) -> Path:
+    place = Path(path)
+    if not place.exists():
+        raise FileNotFoundError(
+            f"no folder or file {path!r}; check the path, or give a COCO json or its folder"
+        )
+    return place
+
+
+def _layout(place: Path) -> _Layout:
+    if place.is_file():
+        if place.suffix.lower() != ".json":
+            raise ValueError(f"{str(place)!r} is no COCO json; wanted: {KNOWN}")
+        return _Layout(place.name, _alone(place), None)
+    what = place.resolve().name
+    for layout in (_instances(place, what), _roboflow(place, what)):
+        if layout is not None:
+            return layout
+    jsons = [p for folder in (place, place / "annotations") for p in sorted(folder.glob("*.json"))]
+    if len(jsons) == 1:
+        return _Layout(what, _alone(jsons[0]), None)
+    if jsons:
+        names = ", ".join(str(p.relative_to(place)) for p in jsons[:5])
+        raise ValueError(
+            f"{str(place)!r} holds {len(jsons)} json files ({names}); give one of them"
+        )
+    if not any(place.iterdir()):
+        raise ValueError(f"{str(place)!r} is empty; wanted: {KNOWN}")
+    if any((place / name).exists() for name in FOREIGN) or any(place.glob("*/labels")):
+        raise ValueError(
+            f"{str(place)!r} looks like YOLO's or VOC's layout: saccade convert {place} OUT makes "
+            "a COCO set of it"
+        )
+    raise ValueError(f"no COCO json in {str(place)!r}; wanted: {KNOWN}")
+
+
+def _alone(json: Path) -> _Source:
+    """A json by itself: pictures beside it, in images/, or as its own folder's layout has them."""
+    root = json.parent.parent if json.parent.name == "annotations" else json.parent
+    split = json.stem.removeprefix("instances_")
+    inside = (root, root / "images", root / "images" / split, root / split)
+    return _Source(root, json, (json.parent, *inside))
+
+
+def _instances(place: Path, what: str) -> _Layout | None:
+    """annotations/instances_SPLIT.json, perhaps with a year; of two years the later."""
+    found: dict[str, list[tuple[str, Path]]] = {}
+    for json in sorted((place / "annotations").glob("instances_*.json")):
+        named = re.fullmatch(rf"instances_(train|{'|'.join(VALIDATION)})(\d*)", json.stem)
+        if named:
+            found.setdefault(named[1], []).append((named[2], json))
+    if not found:
+        return None
+    warnings = []
+    chosen: dict[str, _Source] = {}
+    for split, jsons in found.items():
+        year, json = max(jsons, key=lambda one: (len(one[0]), one[0]))
+        if len(jsons) > 1:
+            warnings.append(f"{split}: {len(jsons)} annotation files, {json.name} is used")
+        names = dict.fromkeys((split + year, split, "val" if split in VALIDATION else split))
+        folders = [f for name in names for f in (place / "images" / name, place / name)]
+        chosen[split] = _Source(place, json, (*folders, place / "images", place, json.parent))
+    val = next((chosen[name] for name in VALIDATION if name in chosen), None)
+    return _Layout(what, chosen.get("train"), val, tuple(warnings))
+
+
+def _roboflow(place: Path, what: str) -> _Layout | None:
+    """SPLIT/_annotations.coco.json beside its pictures."""
+    found = {
+        split: _Source(place, place / split / "_annotations.coco.json", (place / split,))
+        for split in ("train", *VALIDATION)
+        if (place / split / "_annotations.coco.json").is_file()
+    }
+    if not found:
+        return None
+    val = next((found[name] for name in VALIDATION if name in found), None)
+    return _Layout(what, found.get("train"), val)
+
+
+# -- what is said ---------------------------------------------------------------------------
+
+
+def _look_at(boxes: Boxes) -> None:
+    """Note pictures whose size is not the json's; of very many, some evenly spread."""
+    looked = np.unique(np.linspace(0, len(boxes) - 1, min(len(boxes), LOOKED_AT)).round())
+    more = f" among {LOOKED_AT} looked at" if len(looked) < len(boxes) else ""
+    for i in looked.astype(int).tolist():
+        drawn = int(boxes.sizes[i][0]), int(boxes.sizes[i][1])
+        real = picture.size(boxes.root / boxes.names[i])
+        note = ""
+        if real is None or drawn == real.upright:
+            continue
+        if drawn == real.stored:
+            kind = f"pictures whose boxes fit only as stored, not upright (left as stored){more}"
+        elif _factor(drawn, real.upright) == (1.0, 1.0):
+            kind = f"pictures of another shape than the json says (boxes as they stand){more}"
+            note = _beyond(boxes, i, real.upright)
+        else:
+            kind = f"pictures of another size than the json says (boxes scaled){more}"
+        where = "{} ({} x {} in the json, {} x {} upright{})"
+        line = where.format(boxes.names[i], *drawn, *real.upright, note)
+        boxes.findings.setdefault(kind, []).append(line)
+
+
+def _beyond(boxes: Boxes, i: int, real: tuple[int, int]) -> str:
+    own = boxes.boxes[boxes.starts[i] : boxes.starts[i + 1], 2:]
+    count = int((own > np.array(real)).any(1).sum())
+    return f"; {count} boxes reach beyond it and are clipped" if count else ""
+
+
+# -- sentences about a set ------------------------------------------------------------------
+
+
+def _first_finding(findings: Findings) -> str:
+    sentences = coco.told(findings, "train")
+    return sentences[0] if sentences else "its list of annotations is empty"
+
+
+def _in_both(train: Boxes, val: Boxes) -> list[str]:
+    """A warning if pictures are in both sets, which makes the figures too good."""
+    train_names = {train.name(i) for i in range(len(train))}
+    both = [name for name in map(val.name, range(len(val))) if name in train_names]
+    if not both:
+        return []
+    return [
+        f"val: {len(both)} pictures are in the training set too, such as {both[0]!r}: "
+        f"the validation figures are too good"
+    ]
+
+
+def _empty_classes(train: Boxes) -> list[str]:
+    names = [name for name, n in zip(train.classes, train.counts(), strict=True) if not n]
+    if not names:
+        return []
+    share = f"{len(names)} of {len(train.classes)}"
+    return [f"train: {share} categories have no boxes to learn from, such as {names[0]!r}"]
+
+
+def _summary(what: str, train: Boxes, val: Boxes) -> str:
+    parts = (_counts(part) for part in (train, val))
+    return f"{what}: {' to train on, '.join(parts)} to validate, {len(train.classes)} classes"
+
+
+def _counts(boxes: Boxes) -> str:
+    """Also images without boxes, which are background, and crowds, which count neither way."""
+    empty, crowds = int((np.diff(boxes.starts) == 0).sum()), int(boxes.crowd.sum())
+    more = [f"images without: {empty}"] if empty else []
+    more += [f"crowds: {crowds}"] if crowds else []
+    apart = f" ({', '.join(more)})" if more else ""
+    return f"{len(boxes)} images with {int(boxes.counts().sum())} boxes{apart}"

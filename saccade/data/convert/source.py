@@ -1,0 +1,44 @@
+"""What a format is read into before it is written as COCO's: pictures with named boxes."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from saccade.data.boxes.coco import Findings
+
+SPLITS = {
+    "train": "train", "trainval": "train", "training": "train", "val": "val", "valid": "val",
+    "validation": "val", "test": "test", "testing": "test",
+}  # fmt: skip
+
+
+class Named(NamedTuple):
+    """A box: x y w h in pixels, the first pixel at 0, and the name of its class."""
+
+    name: str
+    bbox: tuple[float, float, float, float]
+    difficult: bool = False
+
+
+class Labelled(NamedTuple):
+    """A picture and its boxes."""
+
+    path: Path
+    name: str
+    """What to call it below images/SPLIT; unique there."""
+    size: tuple[int, int]
+    """Width and height that the boxes refer to."""
+    boxes: list[Named]
+
+
+@dataclass
+class Source:
+    """A set in another format."""
+
+    splits: dict[str, list[Labelled]]
+    classes: list[str]
+    """All that boxes name, or all that the set lists, in its order."""
+    findings: Findings = field(default_factory=dict)
+
+    def note(self, kind: str, line: str) -> None:
+        self.findings.setdefault(kind, []).append(line)

@@ -1,0 +1,149 @@
+"""Boxes in VOC's xml or YOLO's text, made into a COCO set that `boxes` reads.
+
+    OUT/annotations/instances_SPLIT.json    category ids from 1, in the order of the classes
+    OUT/images/SPLIT/                       the pictures: links to the same file where the disk can
+
+The format is guessed from the layout. What cannot be read is left out, counted and told; nothing is
+written before all has been read.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from saccade.data.boxes.coco import Findings, told
+from saccade.data.convert import voc, yolo
+from saccade.data.convert.source import Labelled, Source
+from saccade.words import nearest
+
+FORMATS: dict[str, tuple[Callable[[Path], bool], Callable[[Path, list[str] | None], Source]]] = {
+    "VOC": (voc.is_one, voc.read),
+    "YOLO": (yolo.is_one, yolo.read),
+}
+
+
+class Split(NamedTuple):
+    """How much of a split was written."""
+
+    images: int
+    boxes: int
+    empty: int
+    """Images without a box."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was found and written."""
+
+    format: str
+    splits: dict[str, Split]
+    classes: list[str]
+    notes: list[str] = field(default_factory=list)
+    """What was left out or is odd, a sentence each."""
+    findings: Findings = field(default_factory=dict)
+    """The same in full, a line for each case."""
+
+
+def convert(source: str | Path, out: str | Path, classes: str | Path | None = None) -> Converted:
+    """Write a COCO set for one in another format; `classes` is a file with a name a line."""
+    place, target = Path(source), Path(out)
+    if not place.is_dir():
+        raise FileNotFoundError(f"convert: no folder {str(source)!r}; check the path")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"convert: {str(out)!r} is there and not empty; give another folder")
+    names = None if classes is None else _names(Path(classes))
+    kind = _guessed(place)
+    found = FORMATS[kind][1](place, names)
+    if not any(row.boxes for rows in found.splits.values() for row in rows):
+        why = "; ".join(told(found.findings, kind)) or "there are no pictures"
+        raise ValueError(f"convert: no boxes could be read in {str(source)!r}: {why}")
+    named = found.classes if names is None else names
+    numbers = _numbers(found, named)
+    splits = {
+        split: _write(target, split, rows, named, numbers)
+        for split, rows in found.splits.items()
+        if rows
+    }
+    return Converted(kind, splits, named, told(found.findings, kind), found.findings)
+
+
+def _guessed(place: Path) -> str:
+    kinds = [kind for kind, (is_one, _) in FORMATS.items() if is_one(place)]
+    if len(kinds) == 1:
+        return kinds[0]
+    said = "both VOC's Annotations and YOLO's labels" if kinds else "neither VOC nor YOLO"
+    raise ValueError(
+        f"convert: {str(place)!r} holds {said}; wanted: Annotations/*.xml with JPEGImages, or "
+        "images/train with labels/train"
+    )
+
+
+def _names(path: Path) -> list[str]:
+    if not path.is_file():
+        raise FileNotFoundError(f"convert: no file {str(path)!r}; --classes takes a name a line")
+    names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    names = [name for name in names if name]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if not names or twice:
+        said = f"{twice!r} is there twice" if twice else "it is empty"
+        raise ValueError(f"convert: {str(path)!r}: a name a line, each once, but {said}")
+    return names
+
+
+def _numbers(found: Source, classes: list[str]) -> dict[str, int]:
+    numbers = {name: c for c, name in enumerate(classes, 1)}
+    for name in found.classes:
+        if name not in numbers:
+            raise ValueError(
+                f"convert: class {name!r} is not among the {len(classes)} given; "
+                f"did you mean {nearest(name, classes)!r}? Correct the file or leave it out"
+            )
+    return numbers
+
+
+# -- writing --------------------------------------------------------------------------------
+
+
+def _write(
+    out: Path, split: str, rows: list[Labelled], classes: list[str], numbers: dict[str, int]
+) -> Split:
+    images: list[dict[str, Any]] = []
+    annotations: list[dict[str, Any]] = []
+    used: set[str] = set()
+    for row in rows:
+        name = row.name if row.name not in used else f"{len(images) + 1}_{Path(row.name).name}"
+        used.add(name)
+        images.append(
+            {"id": len(images) + 1, "file_name": name, "width": row.size[0],
+             "height": row.size[1]}
+        )  # fmt: skip
+        for box in row.boxes:
+            x, y, w, h = (round(value, 4) for value in box.bbox)
+            annotations.append(
+                {"id": len(annotations) + 1, "image_id": len(images), "iscrowd": 0,
+                 "category_id": numbers[box.name], "bbox": [x, y, w, h], "area": round(w * h, 4)}
+                | ({"difficult": 1} if box.difficult else {})
+            )  # fmt: skip
+        _link(row.path, out / "images" / split / name)
+    path = out / "annotations" / f"instances_{split}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    categories = [{"id": c, "name": name} for c, name in enumerate(classes, 1)]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return Split(len(images), len(annotations), sum(not row.boxes for row in rows))
+
+
+def _link(source: Path, target: Path) -> None:
+    """The same file under another name; a copy where the disk has no such thing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    real = source.resolve()
+    if target.exists():  # to write there might write into a picture that it is a link to
+        raise FileExistsError(f"convert: {str(target)!r} is there already; give another folder")
+    try:
+        os.link(real, target)
+    except OSError:
+        shutil.copyfile(real, target)

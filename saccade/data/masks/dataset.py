@@ -1,0 +1,407 @@
+"""From a folder of images and masks to a training and a validation set.
+
+    FOLDER/images/{train,val}/NAME.jpg              or images/NAME.jpg, part of it held out
+    FOLDER/masks/{train,val}/NAME.png               or semantic, labels, annotations
+    FOLDER/classes.json                             or in the folder of masks
+
+    {"classes": ["sky", "road", ...], "ignore_index": 255}      ids 0, 1, ...
+    {"classes": {"1": "person", "200": "rug"}, "ignore_index": 0}
+
+ADE20K's own layout (images/training, annotations/training, objectInfo150.txt) is the same with
+ids 1 to 150, of which 0 is no class.
+
+A mask is a PNG of one id a pixel, grey or with a palette. Inside, classes are 0, 1, ... and IGNORED
+is what no loss or figure looks at: unlabelled pixels, and ids that no class has.
+"""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Integer, UInt8
+from PIL import Image
+
+from saccade.data import picture
+from saccade.data.datasets import Splits, parted
+from saccade.data.images import Images, Strings, Unreadable
+from saccade.recipes.recipe import Data
+from saccade.words import nearest
+
+IGNORED = 255
+ADE20K = 150  # classes
+IDS = 2**16  # a mask may have 16 bits
+FOLDERS = ("masks", "semantic", "labels", "annotations")
+SPLITS = {"train": ("train", "training"), "val": ("val", "validation", "valid", "test")}
+CHECKED = 2000  # masks of a set that are opened before a run; of more, so many evenly spaced ones
+KNOWN = "images/{train,val}/NAME.jpg, masks/{train,val}/NAME.png and classes.json"
+
+
+@dataclass(frozen=True)
+class Legend:
+    """What the ids of masks mean."""
+
+    names: list[str]
+    ids: list[int]
+    """Of each class, in the masks."""
+    ignored: tuple[int, ...]
+    """Ids that are meant to be no class."""
+
+    def table(self) -> UInt8[np.ndarray, "ids"]:
+        """From a mask's id to the class's number, or IGNORED."""
+        table = np.full(IDS, IGNORED, np.uint8)
+        table[self.ids] = np.arange(len(self.ids))
+        return table
+
+
+class Masks(Images):
+    """Pictures with a class for each pixel."""
+
+    warnings: tuple[str, ...] = ()
+    """What is odd about them, in sentences."""
+
+    def __init__(
+        self,
+        root: Path,
+        images: Sequence[str],
+        masks: Sequence[str],
+        legend: Legend,
+        table: UInt8[np.ndarray, "ids"] | None = None,
+        classes: list[str] | None = None,
+    ):
+        self.root, self.legend = root, legend
+        self.images, self.masks = Strings(images), Strings(masks)
+        self.table = legend.table() if table is None else table
+        self.classes = legend.names if classes is None else classes
+        self.labels = np.zeros(len(images), np.int64)  # an image has no one class
+
+    def read(self, i: int) -> tuple[Image.Image, UInt8[np.ndarray, "H W"]]:
+        photo = picture.rgb(self.root / self.images[i], self.name(i))
+        ids = self.ids(i)
+        if ids.shape != (photo.height, photo.width):
+            H, W = ids.shape
+            raise Unreadable(
+                self.name(i),
+                f"its mask is {W} x {H} pixels and the image {photo.width} x {photo.height}",
+            )
+        return photo, self.table[ids]
+
+    def ids(self, i: int) -> Integer[np.ndarray, "H W"]:
+        """The mask as it is on disk."""
+        name = str(self.root / self.masks[i])
+        with picture.opened(name, name) as file:
+            if len(file.getbands()) > 1:
+                raise ValueError(f"a mask of mode {file.mode}; it takes one id a pixel")
+            return np.asarray(file, np.int64).clip(0, IDS - 1)
+
+    def name(self, i: int) -> str:
+        return str(self.root / self.images[i])
+
+    def parts(self) -> list[np.ndarray]:
+        strings = (self.images, self.masks)
+        return [part for s in strings for part in (s.text, s.ends)] + [self.table]
+
+    def some(self, chosen: Sequence[int]) -> "Masks":
+        images, masks = ([s[i] for i in chosen] for s in (self.images, self.masks))
+        return Masks(self.root, images, masks, self.legend, self.table, self.classes)
+
+
+def find(path: str, data: Data, seed: int = 0) -> Splits:
+    """The images and masks at a path; what is odd is told, what cannot be used is refused."""
+    place, legend = Path(path), _legend(Path(path))
+    findings: dict[str, list[str]] = {}
+    train, val = (_pairs(place, split, legend, findings) for split in SPLITS)
+    if train is None:
+        train = _pairs(place, "", legend, findings)
+    if train is None and val is not None:
+        raise ValueError(
+            f"{place.name}: images to validate on but none to train on; "
+            f"put these into images/train, or into images without a split"
+        )
+    if train is None or not len(train):
+        raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
+    if val is None:
+        train, val = _held_out(train, data.holdout, seed)
+    if not len(val):
+        raise ValueError(f"{place.name}: no validation image has a mask; wanted: {KNOWN}")
+    warnings = _told(findings)
+    (train, said), (val, more) = (_usable(part, findings, data.bad) for part in (train, val))
+    warnings += said + more
+    about = (
+        f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate, "
+        f"{len(legend.names)} classes"
+    )
+    if len(legend.ids) == ADE20K and not _written_in(place):
+        about += " (read as ADE20K, where 0 is no class; classes.json would say otherwise)"
+    notes = {"ids": legend.ids, "ignored": list(legend.ignored)}
+    return Splits(train, val, legend.names, about, warnings, notes, findings)
+
+
+def every(path: str, classes: list[str]) -> Masks:
+    """What there is to test a model on: a validation set, or else all images that have a mask."""
+    place, legend = Path(path), _legend(Path(path))
+    for split in ("val", "", "train"):
+        findings: dict[str, list[str]] = {}
+        found = _pairs(place, split, legend, findings)
+        if found is not None and len(found):
+            found.warnings = (*_told(findings), *_checked(found, findings)[0])
+            return aligned(found, classes)
+    raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
+
+
+def _usable(images: Masks, findings: dict[str, list[str]], bad: float) -> tuple[Masks, list[str]]:
+    """The set without what was seen not to fit, unless that is too much of it; and sentences."""
+    said, unusable = _checked(images, findings)
+    if len(unusable) > bad * len(images):
+        raise ValueError(
+            f"{len(unusable)} of {len(images)} masks cannot be used, more than the {bad:.1%} that "
+            f"data.bad allows; repair or remove them: {'; '.join(said)}"
+        )
+    left_out = set(unusable)
+    rest = [i for i in range(len(images)) if i not in left_out]
+    return (images.some(rest) if left_out else images), said
+
+
+def aligned(images: Masks, classes: list[str]) -> Masks:
+    """The images with masks as numbered in another list of classes, such as a trained model's."""
+    if images.classes == classes:
+        return images
+    numbers = {name: i for i, name in enumerate(classes)}
+    for name in images.classes:
+        if name not in numbers:
+            raise ValueError(
+                f"class {name!r} is not among the model's {len(classes)}; "
+                f"did you mean {nearest(name, classes)!r}?"
+            )
+    to = np.full(IGNORED + 1, IGNORED, np.uint8)
+    to[: len(images.classes)] = [numbers[name] for name in images.classes]
+    every_one = range(len(images))
+    inner = images.some(every_one)
+    inner.table, inner.classes, inner.warnings = to[images.table], classes, images.warnings
+    return inner
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str]]) -> Masks | None:
+    """Images of a split with their masks, by name; None if there is no such split."""
+    for called in SPLITS[split] if split else ("",):
+        images = place / "images" / called
+        masks = _masks(place) / called
+        if called and not images.is_dir():
+            continue
+        photos = _files(images, picture.ENDINGS, deep=bool(called))
+        drawn = _files(masks, (".png",), deep=bool(called)) if masks.is_dir() else {}
+        if not called and not photos:
+            return None
+        lone = [str(photos[key].relative_to(place)) for key in photos if key not in drawn]
+        blank = [str(drawn[key].relative_to(place)) for key in drawn if key not in photos]
+        for kind, names in (("no mask", lone), ("no image", blank)):
+            if names:
+                findings.setdefault(kind, []).extend(names)
+        both = [key for key in photos if key in drawn]
+        return Masks(
+            place,
+            [str(photos[key].relative_to(place)) for key in both],
+            [str(drawn[key].relative_to(place)) for key in both],
+            legend,
+        )
+    return None
+
+
+def _files(folder: Path, endings: Sequence[str], deep: bool) -> dict[str, Path]:
+    """Files below a folder by their path without the ending, in order."""
+    found = sorted(folder.rglob("*") if deep else folder.glob("*"))
+    return {
+        str(path.relative_to(folder).with_suffix("")): path
+        for path in found
+        if path.suffix.lower() in endings and not path.name.startswith(".")
+    }
+
+
+def _masks(place: Path) -> Path:
+    """The folder of masks: the first of those known that holds a PNG."""
+    for name in FOLDERS:
+        if next((place / name).rglob("*.png"), None) is not None:
+            return place / name
+    wanted = ", ".join(FOLDERS)
+    raise ValueError(f"{str(place)!r} has no masks: no PNG in any folder of {wanted}; {KNOWN}")
+
+
+def _held_out(images: Masks, share: float, seed: int) -> tuple[Masks, Masks]:
+    if 0 < share < 1 and len(images) < 2:
+        raise ValueError(
+            "one image with a mask leaves none to validate; add images or a val folder"
+        )
+    kept, held = parted(len(images), share, seed)
+    return images.some(kept), images.some(held)
+
+
+def _told(findings: dict[str, list[str]]) -> list[str]:
+    said = {
+        "no mask": "{n} images have no mask and are left out, such as {first!r}",
+        "no image": "{n} masks have no image and are left out, such as {first!r}",
+    }
+    return [
+        said[kind].format(n=len(names), first=names[0])
+        for kind, names in findings.items()
+        if kind in said
+    ]
+
+
+# -- classes --------------------------------------------------------------------------------
+
+
+def _legend(place: Path) -> Legend:
+    if not place.is_dir():
+        raise FileNotFoundError(f"no folder {str(place)!r}; check the path")
+    if not (place / "images").is_dir():
+        raise ValueError(f"{str(place)!r} has no folder 'images'; wanted: {KNOWN}")
+    file = _written_in(place)
+    if file is not None:
+        return _written(file)
+    theirs = all((place / part / "training").is_dir() for part in ("images", "annotations"))
+    if (place / "objectInfo150.txt").is_file() or theirs:
+        return _ade20k(place / "objectInfo150.txt")
+    raise ValueError(
+        f"{str(place)!r} has no classes.json, so nobody knows what the masks mean; write one: "
+        '{"classes": ["sky", "road"], "ignore_index": 255}'
+    )
+
+
+def _written_in(place: Path) -> Path | None:
+    """Where the folder says what its ids mean."""
+    files = (folder / "classes.json" for folder in (place, _masks(place)))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _written(file: Path) -> Legend:
+    """classes.json, checked."""
+    where = str(file)
+    try:
+        plain = json.loads(file.read_text())
+        classes, ignored = plain["classes"], plain.get("ignore_index", IGNORED)
+        pairs = classes.items() if isinstance(classes, dict) else enumerate(classes)
+        ignored = tuple(map(int, ignored if isinstance(ignored, list) else [ignored]))
+        known = {int(key): str(name) for key, name in pairs if int(key) not in ignored}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f'{where!r}: wanted {{"classes": ["sky", "road"], "ignore_index": 255}}, '
+            f"with names in the order of their ids or by id ({type(error).__name__}: {error})"
+        ) from error
+    return _legend_of(where, known, ignored)
+
+
+def _ade20k(file: Path) -> Legend:
+    """The 150 classes of ADE20K's challenge; their names are in a file that comes with it."""
+    known = {i: f"class {i}" for i in range(1, ADE20K + 1)}
+    if file.is_file():
+        lines = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
+        try:
+            known = {int(line[0]): line[-1].split(",")[0].strip() for line in lines}
+        except ValueError as error:
+            raise ValueError(f"{str(file)!r} is not ADE20K's list of classes ({error})") from error
+        known = _apart(known)
+    return _legend_of(str(file), known, (0,))
+
+
+def _apart(known: dict[int, str]) -> dict[int, str]:
+    """Two of ADE20K's classes share their first word; the second gets its id beside it."""
+    seen: set[str] = set()
+    for i, name in known.items():
+        known[i] = f"{name} {i}" if name in seen else name
+        seen.add(name)
+    return known
+
+
+def _legend_of(where: str, known: dict[int, str], ignored: tuple[int, ...]) -> Legend:
+    ids, names = sorted(known), [known[i] for i in sorted(known)]
+    if not 2 <= len(names) <= IGNORED:
+        raise ValueError(f"{where!r}: from 2 to {IGNORED} classes, got {len(names)}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{where!r}: two classes are called {twice!r}; tell them apart")
+    if ids[0] < 0 or ids[-1] >= IDS:
+        raise ValueError(f"{where!r}: ids go from 0 to {IDS - 1}, got {ids[0]} to {ids[-1]}")
+    return Legend(names, ids, ignored)
+
+
+# -- looking through the masks before a run ---------------------------------------------------
+# Sizes that do not fit, and ids that no class has. Nothing is lost by it: an id without a class is
+# ignored by loss and figures, and an image whose mask does not fit is left out and listed.
+
+
+class MaskFault(NamedTuple):
+    """What is odd about one image's mask."""
+
+    broken: str = ""
+    misfit: str = ""
+    unknown: tuple[tuple[int, int], ...] = ()
+    """Ids that no class has, and of how many pixels."""
+
+
+def _checked(masks: Masks, findings: dict[str, list[str]]) -> tuple[list[str], list[int]]:
+    """Sentences about a set's masks, and which cannot be used; `findings` names every one."""
+    count = min(len(masks), CHECKED)
+    chosen = [i * len(masks) // count for i in range(count)]
+    with ThreadPoolExecutor(4) as pool:
+        seen = list(pool.map(lambda i: _look(masks, i), chosen))
+    told = {"unreadable mask": [], "another size": [], "unknown ids": []}
+    ids: dict[int, int] = {}
+    unusable = [i for i, one in zip(chosen, seen, strict=True) if one.broken or one.misfit]
+    for i, one in zip(chosen, seen, strict=True):
+        name = masks.images[i]
+        if one.broken:
+            told["unreadable mask"].append(f"{name}: {one.broken}")
+        if one.misfit:
+            told["another size"].append(f"{name}: {one.misfit}")
+        if one.unknown:
+            said = ", ".join(f"id {i} ({n} pixels)" for i, n in one.unknown)
+            told["unknown ids"].append(f"{name}: {said}")
+        for key, n in one.unknown:
+            ids[key] = ids.get(key, 0) + n
+    if len(unusable) == count:
+        first = (told["another size"] + told["unreadable mask"])[0]
+        raise ValueError(f"no mask of {count} fits its image; {first}")
+    for kind, lines in told.items():
+        if lines:
+            findings.setdefault(kind, []).extend(lines)
+    return _sentences(told, ids, count, len(masks)), unusable
+
+
+def _sentences(told: dict[str, list[str]], ids: dict[int, int], count: int, of: int) -> list[str]:
+    some = f" (of {count} looked at, {of} in all)" if count < of else ""
+    said = []
+    for kind, what in (
+        ("unreadable mask", "masks cannot be read and their images are left out"),
+        ("another size", "masks are of another size than their image, which is left out"),
+    ):
+        if told[kind]:
+            said.append(f"{len(told[kind])} {what}{some}: {told[kind][0]}")
+    if ids:
+        few = ", ".join(map(str, sorted(ids)[:8])) + (", ..." if len(ids) > 8 else "")
+        said.append(
+            f"{len(told['unknown ids'])} masks hold ids that no class has ({few}): "
+            f"{sum(ids.values())} pixels are not looked at{some}"
+        )
+    return said
+
+
+def _look(masks: Masks, i: int) -> MaskFault:
+    try:
+        ids = masks.ids(i)
+    except Unreadable as error:
+        return MaskFault(broken=error.reason)
+    misfit, found = "", picture.size(masks.name(i))  # None of what is none, as reading will say
+    if found is not None and ids.shape[::-1] != found.upright:
+        (W, H), (w, h) = ids.shape[::-1], found.upright
+        misfit = f"mask {W} x {H}, image {w} x {h} pixels"
+    counts = np.bincount(ids.ravel(), minlength=2**16)
+    meant = [i for i in masks.legend.ignored if 0 <= i < len(counts)]
+    counts[[*masks.legend.ids, *meant, 255]] = 0
+    unknown = np.flatnonzero(counts)
+    return MaskFault("", misfit, tuple((int(k), int(counts[k])) for k in unknown))

@@ -1,0 +1,68 @@
+"""Whoever looks on while a run trains: a progress bar, a log, several of them, or nobody."""
+
+from contextlib import ExitStack
+from typing import Any, Protocol, runtime_checkable
+
+from saccade.engine.run import Run
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Whoever looks on: a progress bar, a log."""
+
+    def began(self, run: Run, step: int, steps: int) -> None: ...
+    def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...
+    def evaluated(self, line: dict[str, Any], best: bool) -> None: ...
+    def said(self, sentence: str) -> None: ...
+
+
+class Silent:
+    """For every process but the first, and for tests."""
+
+    def began(self, run: Run, step: int, steps: int) -> None: ...
+    def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...
+    def evaluated(self, line: dict[str, Any], best: bool) -> None: ...
+    def said(self, sentence: str) -> None: ...
+
+
+class Several:
+    """Many watchers (see engine.train) as one.
+
+    The first is for the person; another that fails is let go with a sentence: no log is worth a
+    run.
+    """
+
+    def __init__(self, first: Any, *others: Any):
+        self.first = first
+        self.others = list(others)
+        self.stack = ExitStack()
+
+    def began(self, run: Run, step: int, steps: int) -> None:
+        self._tell("began", run, step, steps)
+
+    def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None:
+        self._tell("stepped", step, terms, rate, images)
+
+    def evaluated(self, line: dict[str, Any], best: bool) -> None:
+        self._tell("evaluated", line, best)
+
+    def said(self, sentence: str) -> None:
+        self._tell("said", sentence)
+
+    def __enter__(self) -> "Several":
+        for watcher in (self.first, *self.others):
+            if hasattr(watcher, "__enter__"):
+                self.stack.enter_context(watcher)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def _tell(self, what: str, *told: Any) -> None:
+        getattr(self.first, what)(*told)
+        for watcher in list(self.others):
+            try:
+                getattr(watcher, what)(*told)
+            except Exception as error:
+                self.others.remove(watcher)
+                self.first.said(f"{type(watcher).__name__} has stopped: {error}")

@@ -1,0 +1,1 @@
+"""Trained models on pictures: classes, boxes and masks."""

@@ -1,0 +1,155 @@
+"""What is where in these pictures: an overlay with a legend, and a mask of ids, for each.
+
+NAME_overlay.png    the picture under its regions' colours, with the classes it holds
+NAME_mask.png       the id of every pixel, as masks of the training set have it
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Integer, UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from saccade.data.picture import rgb
+from saccade.engine import session
+from saccade.engine.distributed import chosen
+from saccade.infer.palette import palette
+from saccade.infer.predict import free, pictures
+from saccade.models.describe import card
+from saccade.tasks.segment import Segment
+
+BLEND = 0.6  # of a region's colour over the picture
+INK, PAPER = (30, 30, 30), (255, 255, 255)
+
+
+@dataclass(frozen=True)
+class Segmented:
+    """One picture, done."""
+
+    overlay: Path
+    mask: Path
+    shares: dict[str, float]
+    """The classes that it holds, the largest first."""
+    shown: tuple[int, int]
+    """Height and width at which the model saw it."""
+
+
+def segmented(
+    files: Iterable[str],
+    model: str | Path,
+    out: Path,
+    device: str | None = None,
+    window: int | None = None,
+    short: int | None = None,
+) -> Iterator[tuple[str, Segmented | str]]:
+    """Each picture's regions, or the sentence that says why it was not read."""
+    paths = [path for word in files for path in pictures(word, "segment", out)]
+    kind = torch.device(chosen(device))
+    ready = session.opened(model, kind)
+    task, about = ready.task, card(ready.task.net)
+    if not isinstance(task, Segment):
+        raise ValueError(f"segment: {str(model)!r} tells no pixels apart{ready.instead}")
+    if window is not None:
+        if window < 64:
+            raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
+        task.window = window
+    test = ready.test
+    if short is not None:
+        if short < 32:
+            raise ValueError(f"segment: a picture is shown at 32 pixels or more, got {short=}")
+        test = replace(test, short=short, long=round(short * test.long / test.short))
+    show = ready.kind.test(test, about["mean"], about["std"])
+    out.mkdir(parents=True, exist_ok=True)
+    here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
+    taken = {stem.rpartition("_")[0] for stem in here}  # so that no NAME_mask.png of theirs is lost
+    for path in paths:
+        try:
+            photo = rgb(path, str(path))
+        except (ValueError, FileNotFoundError) as error:
+            yield str(path), str(error)
+            continue
+        image = show(photo)[None]
+        with torch.no_grad():
+            output = task(image.to(kind))
+            (found,) = task.predict(output, [(photo.height, photo.width)])
+        made = out / free(path.stem, taken)
+        yield str(path), _written(photo, found.cpu().numpy(), task, made, image.shape[2:])
+
+
+def _written(
+    photo: Image.Image,
+    found: UInt8[np.ndarray, "H W"],
+    task: Segment,
+    out: Path,
+    shown: Sequence[int],
+) -> Segmented:
+    counts = np.bincount(found.ravel(), minlength=len(task.classes))
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
+    shares = {task.classes[i]: float(counts[i] / found.size) for i in order}
+    overlaid, mask = (out.with_name(f"{out.name}_{kind}.png") for kind in ("overlay", "mask"))
+    made = Segmented(overlaid, mask, shares, (shown[0], shown[1]))
+    overlay(photo, found, list(task.classes)).save(made.overlay)
+    ids(found, task.ids).save(made.mask)
+    return made
+
+
+def ids(found: UInt8[np.ndarray, "H W"], known: list[int]) -> Image.Image:
+    """The mask as the training set's are; ids above 255 take 16 bits."""
+    table = np.array(known, np.uint8 if max(known) < 256 else np.uint16)
+    return Image.fromarray(table[found])
+
+
+# -- the overlay ----------------------------------------------------------------------------
+
+
+def overlay(
+    photo: Image.Image, found: Integer[np.ndarray, "H W"], classes: list[str]
+) -> Image.Image:
+    """The picture under its regions' colours, lines between them, and a legend at its right."""
+    colours = palette(len(classes))
+    blended = (1 - BLEND) * np.asarray(photo, np.float32) + BLEND * colours[found]
+    blended[_borders(found)] = PAPER
+    counts = np.bincount(found.ravel(), minlength=len(classes))
+    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
+    lines = [(classes[i], counts[i] / found.size, tuple(map(int, colours[i]))) for i in order]
+    legend = _legend(lines, photo.height)
+    sheet = Image.new("RGB", (photo.width + legend.width, max(photo.height, legend.height)), PAPER)
+    sheet.paste(Image.fromarray(blended.round().astype(np.uint8)), (0, 0))
+    sheet.paste(legend, (photo.width, 0))
+    return sheet
+
+
+def _borders(found: Integer[np.ndarray, "H W"]) -> np.ndarray:
+    """Pixels whose right or lower neighbour is of another class."""
+    edge = np.zeros(found.shape, bool)
+    edge[:, :-1] |= found[:, 1:] != found[:, :-1]
+    edge[:-1] |= found[1:] != found[:-1]
+    return edge
+
+
+def _legend(lines: list[tuple[str, float, tuple[int, ...]]], height: int) -> Image.Image:
+    """A swatch, a name and a share of the pixels for each class, the largest first.
+
+    Letters grow with the picture; more classes than fit beside it go on below it.
+    """
+    size = min(max(height // 28, 13), 28)
+    font = ImageFont.load_default(size)
+    row, pad = round(1.6 * size), size
+    texts = [f"{_short(name)}  {100 * share:.1f}%" for name, share, _ in lines]
+    width = max(round(font.getlength(text)) for text in texts)
+    legend = Image.new("RGB", (2 * row + width + pad, row * len(lines) + pad), PAPER)
+    draw = ImageDraw.Draw(legend)
+    for i, (text, (_, _, colour)) in enumerate(zip(texts, lines, strict=True)):
+        y = pad // 2 + i * row
+        box = (pad, y + row // 6, pad + row * 2 // 3, y + row // 6 + row * 2 // 3)
+        draw.rectangle(box, fill=colour, outline=INK)
+        draw.text((pad + row, y + row / 2), text, fill=INK, font=font, anchor="lm")
+    return legend
+
+
+def _short(name: str, most: int = 32) -> str:
+    name = " ".join(name.split())
+    return name if len(name) <= most else name[: most - 1] + "…"

@@ -1,0 +1,34 @@
+"""What a model says about itself: the arguments that build it again, and timm's description."""
+
+from typing import Any
+
+from torch import nn
+
+from saccade.models.zoo import Classifier
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """The arguments that make this model again, one of saccade or of timm."""
+    own = getattr(model, "describe", None)
+    if callable(own):
+        return own()
+    if not isinstance(model, Classifier):
+        about = card(model)
+        options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}
+        return {"name": about["architecture"], "num_classes": model.num_classes, **options}
+    return {
+        "name": model.default_cfg["architecture"],
+        "num_classes": model.num_classes,
+        "in_chans": model.backbone.in_chans,
+        "global_pool": model.head.global_pool.pool_type,
+        **model.overrides,
+        "fused": model.fused,
+    }
+
+
+def card(model: nn.Module) -> dict[str, Any]:
+    """timm's description of a model: architecture, input, normalisation, names of the ends."""
+    about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    if not about:
+        raise ValueError(f"{type(model).__name__} is no model of saccade or timm: it has no card")
+    return dict(about)

@@ -1,0 +1,238 @@
+"""What a recipe's words have become: read off the live objects, to be held against the paper.
+
+The rate is sampled over the whole schedule, the decay is that of the optimiser's groups, the
+augmentation is the list of the transform's steps. Models are built on the meta device.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.layers import DropPath
+from torch import nn
+from torchvision import transforms as T
+
+from saccade.data import augment
+from saccade.data.augment import Transform
+from saccade.data.datasets import Images, hold_out
+from saccade.data.loader import Loader
+from saccade.data.masks import augment as mask_augment
+from saccade.engine import make
+from saccade.engine.distributed import Group
+from saccade.engine.optim import Average, length, optimiser, schedule
+from saccade.paper import Claim
+from saccade.recipes.recipe import Recipe, change
+
+
+class Blank(Images):
+    """As many images as one likes, of which none is ever read."""
+
+    def __init__(self, count: int, classes: int):
+        self.labels = np.zeros(count, np.int64)
+        self.classes = [str(i) for i in range(classes)]
+
+
+@dataclass
+class Live:
+    """A recipe's objects, made when asked for."""
+
+    recipe: Recipe
+    classes: int = 1000
+    steps: int = 10  # an epoch
+
+    @cached_property
+    def task(self) -> Any:
+        with torch.device("meta"):
+            return make.task(self.recipe, tuple(map(str, range(self.classes))))
+
+    @cached_property
+    def loader(self) -> Loader:
+        images = Blank(self.recipe.loop.batch * self.steps, self.classes)
+        return make.training(change(self.recipe, data__workers=0), images, self.task.net, Group())
+
+    @cached_property
+    def optimiser(self) -> torch.optim.Optimizer:
+        return optimiser(self.task, self.recipe.optim, self.recipe.loop.batch)
+
+    @cached_property
+    def rates(self) -> np.ndarray:
+        """The rate at every step of the run."""
+        optim = optimiser(self.task, self.recipe.optim, self.recipe.loop.batch)
+        plan, found = schedule(optim, self.recipe.schedule, len(self.loader)), []
+        for step in range(length(self.recipe.schedule, len(self.loader))):
+            plan.step_update(step)
+            found.append(max(group["lr"] for group in optim.param_groups))
+        return np.array(found)
+
+    def modules(self, kind: type) -> list[Any]:
+        return [m for m in self.task.modules() if isinstance(m, kind)]
+
+
+def _optimiser(live: Live) -> str:
+    kind = type(live.optimiser).__name__
+    return "Nesterov" if live.optimiser.param_groups[0].get("nesterov") else kind
+
+
+def _momentum(live: Live) -> float:
+    group = live.optimiser.param_groups[0]
+    return group["betas"][0] if "betas" in group else group["momentum"]
+
+
+def _warmup(live: Live) -> float:
+    return int(live.rates.argmax()) / len(live.loader)
+
+
+def _shape(live: Live) -> str:
+    """`cosine` if the rates after the peak are one, to a rounding; `poly 0.9` likewise."""
+    start = int(live.rates.argmax())
+    after = live.rates[start:] / live.rates[start]
+    at = np.arange(len(after)) / len(after)
+    if np.allclose(after, (1 + np.cos(math.pi * at)) / 2, atol=1e-9):
+        return "cosine"
+    half = len(after) // 2
+    if 0 < after[half] < 1:
+        power = round(float(np.log(after[half]) / np.log(1 - at[half])), 6)
+        if np.allclose(after, (1 - at) ** power, atol=1e-9):
+            return f"poly {power:g}"
+    return "another"
+
+
+def _augmentation(live: Live) -> str:
+    loader = live.loader
+    own = getattr(loader.transform, "parts", None)
+    if own is not None:
+        parts = own
+    elif isinstance(loader.transform, Transform):
+        parts = augment.parts(loader.transform)
+    else:
+        from saccade.data.boxes import augment as box_augment
+
+        parts = box_augment.parts(cast(Any, loader.transform))
+    parts += augment.parts(loader.mix) if loader.mix is not None else []
+    return ", ".join(parts + ["repeated"] * (loader.repeats > 1))
+
+
+def _steps(live: Live) -> str:
+    """Where the rate falls at once, and by how much."""
+    falls = [i for i in range(1, len(live.rates)) if live.rates[i] < 0.9 * live.rates[i - 1]]
+    factors = {f"{live.rates[i] / live.rates[i - 1]:g}" for i in falls}
+    after = " and ".join(f"{i / len(live.loader):g}" for i in falls)
+    return f"x{', '.join(sorted(factors))} after {after}"
+
+
+def _backbone_rate(live: Live) -> float:
+    """The largest rate that the backbone learns with."""
+    own = {id(p) for p in live.task.net.backbone.parameters()}
+    groups = [g for g in live.optimiser.param_groups if {id(p) for p in g["params"]} & own]
+    return float(live.rates.max()) * max(g["lr_scale"] for g in groups)
+
+
+def _step(live: Live, word: str) -> Any:
+    """What a training image goes through, by a word that only this step has."""
+    steps = cast(Any, live.loader.transform).steps
+    return getattr(next(step for step in steps if hasattr(step, word)), word)
+
+
+def _short(live: Live) -> int | str:
+    sides = _step(live, "short")
+    return f"{min(sides)} to {max(sides)}" if len(sides) > 1 else sides[0]
+
+
+def _crop(live: Live) -> int:
+    shown = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
+    return next(
+        s.size[0] for s in cast(Transform, shown.transform).steps if isinstance(s, T.CenterCrop)
+    )
+
+
+def _mask_crop(live: Live) -> int:
+    transform: Any = live.loader.transform
+    return next(step.side for step in transform.steps if isinstance(step, mask_augment.Cut))
+
+
+def _short_side(live: Live) -> int:
+    """Of an image of 300 x 400 pixels as an evaluation shows it."""
+    shown: Any = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
+    return min(shown.transform(Image.new("RGB", (400, 300))).shape[1:])
+
+
+def _loss(live: Live) -> str:
+    """The terms that are minimised, of a task that takes no labels."""
+    blank = torch.zeros(1, 3, 64, 64, device="meta")
+    return ", ".join(live.task.loss(live.task(blank), {}))
+
+
+def _side(live: Live) -> int:
+    transform: Any = live.loader.transform
+    return transform(Image.new("RGB", (400, 300)), 0)[0].shape[-1]
+
+
+def _held_out(live: Live) -> float:
+    _, kept = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
+    return 100 * len(kept) / 1000
+
+
+def _bn_decay(live: Live) -> float:
+    (momentum,) = {norm.momentum for norm in live.modules(nn.BatchNorm2d)}
+    return 1 - momentum
+
+
+def _average(live: Live) -> float | str:
+    decay = live.recipe.loop.ema
+    return Average(live.task, decay).decay if decay is not None else "none"
+
+
+def _undecayed(live: Live) -> str:
+    """Whether everything that layers declare free of decay is in a group without any."""
+    free = {p for g in live.optimiser.param_groups if g["weight_decay"] == 0 for p in g["params"]}
+    names = dict(live.task.named_parameters())
+    declared = live.task.no_weight_decay()
+    return "yes" if declared and all(names[name] in free for name in declared) else "no"
+
+
+MEASURES: dict[str, Callable[[Live], Any]] = {
+    "epochs": lambda live: len(live.rates) / len(live.loader),
+    "optimiser": _optimiser,
+    "momentum": _momentum,
+    "learning rate": lambda live: float(live.rates.max()),
+    "learning rate / 256 images": lambda live: (
+        float(live.rates.max()) * 256 / live.recipe.loop.batch
+    ),
+    "weight decay": lambda live: max(g["weight_decay"] for g in live.optimiser.param_groups),
+    "warm-up epochs": _warmup,
+    "schedule": _shape,
+    "batch": lambda live: live.loader.batch,
+    "augmentation": _augmentation,
+    "label smoothing": lambda live: "yes" if live.task.smoothing > 0 else "no",
+    "stochastic depth": lambda live: (
+        "yes" if any(d.drop_prob > 0 for d in live.modules(DropPath)) else "no"
+    ),
+    "drop path": lambda live: max(d.drop_prob for d in live.modules(DropPath)),
+    "centre crop": _crop,
+    "iterations": lambda live: len(live.rates),
+    "random crop": _mask_crop,
+    "test short side": _short_side,
+    "loss": _loss,
+    "image side": _side,
+    "held out": _held_out,
+    "BN decay": _bn_decay,
+    "EMA": _average,
+    "undecayed": _undecayed,
+    "steps": _steps,
+    "backbone rate": _backbone_rate,
+    "short side": _short,
+    "long side": lambda live: _step(live, "long"),
+    "crop": lambda live: _step(live, "size"),
+    "flip": lambda live: 100 * _step(live, "p"),
+    "new layers": lambda live: live.task.net.pyramid.init.title(),
+}
+
+
+def measure(recipe: Recipe, claim: Claim) -> Any:
+    """What the live objects say to a claim."""
+    return MEASURES[claim.what](Live(recipe))

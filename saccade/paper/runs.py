@@ -1,0 +1,123 @@
+"""What runs reached of the accuracy that a paper claims: top-1, AP or mIoU.
+
+A claim is answered by finished runs of its variant by the paper's own recipe; a detector's or a
+segmenter's recipe has its name. Such a run is *full* if nothing that decides its result was changed
+and its data has as many classes as the paper's; any other is shown with what is different about it,
+so that nobody takes one for the other.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from saccade.models import detectors, zoo
+from saccade.paper import Claim
+from saccade.recipes import book
+from saccade.recipes.recipe import Recipe
+from saccade.report.comparison import within
+from saccade.report.summary import Summary, differences, setting
+
+# What a machine needs and a result should not depend on.
+FREE = {
+    "model.name", "data.workers", "data.bad", "loop.part", "loop.precision", "loop.compile",
+    "loop.checkpointing", "loop.shard", "loop.seed", "loop.save_every", "loop.keep",
+    "loop.keep_every", "loop.evaluate_every",
+}  # fmt: skip
+FIGURES = {"top-1": "top1", "AP": "AP", "mIoU": "miou"}  # a claim's first word, a run's figure
+SETS = {"AP": 80, "miou": 150}  # classes of COCO and of ADE20K
+MOST = 4  # changed settings that are named
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The best figure among the runs that speak to a claim, in per cent."""
+
+    value: float
+    full: bool
+    mark: str
+    """`full`, `other data` or `changed`."""
+    note: str
+    """Which run, on what, and what is different about it."""
+
+
+def finished(folder: str | Path) -> list[Summary]:
+    """The finished runs anywhere in a folder; what cannot be read is no run."""
+    if not Path(folder).is_dir():
+        return []
+    try:
+        folders = within(str(folder))
+    except FileNotFoundError:
+        return []
+    found = []
+    for path in folders:
+        try:
+            summary = Summary.of(path)
+        except (ValueError, OSError):
+            continue
+        if summary.finished:
+            found.append(summary)
+    return found
+
+
+def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
+    """The best that runs reached of a claim about model `name`: full ones before others."""
+    asked = recipes(name, claim)
+    answers = [
+        _judged(name, one, asked[one.run.name])
+        for one in runs
+        if one.run.name in asked
+        and (name in detectors.DETECTORS or one.run.recipe.model.name == name)
+        and one.figure == FIGURES[claim.what.split()[0]]
+        and math.isfinite(one.value(one.best))
+    ]
+    return max(answers, key=lambda answer: (answer.full, answer.value), default=None)
+
+
+def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
+    """The paper's recipes that a claim about a model was measured with."""
+    if claim.what.split()[0] not in FIGURES:
+        return {}  # such as a share held out of the training images: no run reports it
+    if name in detectors.DETECTORS:
+        return {name: book.RECIPES[name]} if name in book.RECIPES else {}
+    family = book.BOOKS[zoo.family_of(name)].RECIPES
+    short = re.search(r"at (\d+) epochs", claim.what)
+    epochs = int(short[1]) if short else next(iter(family.values())).schedule.epochs
+    found = {key: recipe for key, recipe in family.items() if recipe.schedule.epochs == epochs}
+    own = {key: recipe for key, recipe in found.items() if recipe.model.name == name}
+    here = {
+        key: recipe
+        for key, recipe in found.items()
+        if any(said.where == claim.where for said in book.CLAIMS.get(key, ()))
+    }
+    base = next(iter(found.values()), None)
+    alike = {k: r for k, r in found.items() if base and not set(differences(r, base)) - FREE}
+    return here or own or alike
+
+
+def _judged(name: str, one: Summary, recipe: Recipe) -> Reached:
+    # A recipe of backbones is for all of a kind; a detector's own names the one it is built on.
+    free = FREE - {"model.name"} if name in detectors.DETECTORS else set(FREE)
+    if recipe.schedule.iterations:
+        free.add("schedule.epochs")  # follow from the steps and the number of images
+    changed = {
+        key: values
+        for key, values in differences(one.run.recipe, recipe).items()
+        if key not in free
+    }
+    classes, wanted = len(one.run.classes), _classes(name, one.figure)
+    best = one.best["val"]
+    images = f"{best.get('images', 0):,.0f} validation images of {classes:,} classes"
+    said = [f"{images} in {one.run.data!r}, {one.run.folder}"]
+    if changed:
+        told = [f"{key}={setting(now)} not {setting(was)}" for key, (now, was) in changed.items()]
+        more = [f"{len(told) - MOST} more"] if len(told) > MOST else []
+        said.append("changed: " + ", ".join([*told[:MOST], *more]))
+    mark = "other data" if classes != wanted else "changed" if changed else "full"
+    return Reached(best[one.figure], mark == "full", mark, "; ".join(said))
+
+
+def _classes(name: str, figure: str) -> int:
+    """How many the paper's data has."""
+    return zoo.default_cfgs[name].default.num_classes if name in zoo.VARIANTS else SETS[figure]

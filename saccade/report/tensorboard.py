@@ -1,0 +1,65 @@
+"""A run in TensorBoard: its losses, rates and figures as scalars."""
+
+from typing import Any
+
+from saccade.engine.run import Run
+
+POINTS = 100  # of the training loss in an epoch, as steps.jsonl keeps them
+
+
+class Log:
+    """Scalars under RUN/tensorboard: the loss and the rate by step, figures by evaluation.
+
+    They are a second view of steps.jsonl and report.jsonl: a run that goes on writes them anew from
+    these files, which were cut back to its checkpoint. So no reader meets a point twice.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError as error:
+            raise ImportError(
+                "log: tensorboard is not installed; pip install 'saccade[log]'"
+            ) from error
+        self._open = SummaryWriter
+        self.writer: SummaryWriter | None = None
+        self.every = 1
+
+    def began(self, run: Run, step: int, steps: int) -> None:
+        folder = run.folder / "tensorboard"
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        self.writer = self._open(str(folder))
+        self.every = max(steps // run.recipe.schedule.epochs // POINTS, 1)
+        for line in run.lines("steps.jsonl"):
+            if line["step"] <= step:
+                self._step(line["step"], line["loss"], line["rate"])
+        for line in run.lines():
+            if line["step"] <= step:
+                self.evaluated(line, False)
+
+    def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None:
+        if (step - 1) % self.every == 0:
+            self._step(step, terms, rate)
+
+    def evaluated(self, line: dict[str, Any], best: bool) -> None:
+        if self.writer is not None:
+            for name, value in line["val"].items():
+                self.writer.add_scalar(f"val/{name}", value, line["step"])
+            self.writer.flush()
+
+    def said(self, sentence: str) -> None: ...
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def _step(self, step: int, terms: dict[str, float], rate: float) -> None:
+        if self.writer is not None:
+            self.writer.add_scalar("train/loss", sum(terms.values()), step)
+            for name, value in terms.items() if len(terms) > 1 else ():
+                self.writer.add_scalar(f"train/{name}", value, step)
+            self.writer.add_scalar("train/rate", rate, step)

@@ -1,0 +1,42 @@
+import timm
+
+import saccade
+from saccade.engine.run import write_json
+from saccade.models import retinanet
+from saccade.report import model_card
+from tests.report.run_folders import written
+
+FIGURES = {"top1": 91.234, "loss": 0.3, "images": 40}
+
+
+def test_a_runs_card(tmp_path):
+    run = written(
+        tmp_path / "private" / "run", sets=["optim.lr=0.5"], epochs=1, data="/secret/pets",
+        names=["cat", "dog"],
+    )  # fmt: skip
+    write_json(run.folder / "data.json", {"train": {"images": 100}, "val": {"images": 40}})
+    net = saccade.build("linglo_nano", num_classes=2)
+    notes = {"classes": ["cat", "dog"], "figures": FIGURES, "recipe": "quick"}
+    text = model_card.written(net, notes, "predict", run)
+    assert "library_name: timm" in text
+    assert "| top-1 | 91.23% |" in text
+    assert "on 40 images" in text
+    assert "- Data: pets (100 train, 40 val images)" in text
+    assert "optim.lr=0.5" in text
+    assert "2 classes: cat, dog." in text
+    assert "secret" not in text
+    assert "private" not in text
+    assert 'timm.create_model("hf-hub:' in text
+
+
+def test_without_a_run_or_notes():
+    text = model_card.written(timm.create_model("resnet10t", num_classes=3), {}, "predict")
+    assert text.startswith("---\nlibrary_name: timm")
+    assert "| |" not in text
+    many = {"classes": [f"c{i}" for i in range(50)], "recipe": "detect"}
+    net = retinanet.build("sasa_nano_conv", 50, dim=16, depth=1)
+    text = model_card.written(net, many, "detect")
+    assert "library_name: saccade" in text
+    assert "and 10 more" in text
+    assert "- Recipe: `detect`" in text
+    assert "saccade detect PICTURES" in text
