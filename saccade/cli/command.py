@@ -144,7 +144,8 @@ def _option(parameter: inspect.Parameter, hint: Any, about: str) -> Option:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> typing.NoReturn:
-        raise UsageError(f"{self.prog}: {message.removeprefix('argument ')}")
+        what, _, why = message.removeprefix("argument ").partition(": ")
+        raise UsageError(f"{self.prog}: {what} {why}".rstrip())
 
 
 def parse(name: str, function: Callable[..., Any], words: Sequence[str]) -> dict[str, Any]:
@@ -159,7 +160,9 @@ def parse(name: str, function: Callable[..., Any], words: Sequence[str]) -> dict
             close = f"did you mean {nearest(flag, flags)}?" if flags else "it has no options"
             raise UsageError(f"{name}: no option {flag}; {close} ('saccade help {name}' lists all)")
     if unknown:
-        raise UsageError(f"{name}: {_usage(name, options)}, got also {' '.join(unknown)!r}")
+        raise UsageError(
+            f"{name}: one word too many, {unknown[0]!r}; it is typed as '{_usage(name, options)}'"
+        )
     given = {key: value for key, value in vars(typed).items() if value not in (None, [])}
     for option in options:
         if option.required and option.name not in given:
@@ -200,7 +203,7 @@ def _reader(option: Option) -> Callable[[str], Any]:
         if option.choices and word not in option.choices:
             close = nearest(word, option.choices)
             known = ", ".join(option.choices)
-            raise argparse.ArgumentTypeError(f"no {word!r}; did you mean {close!r} ({known})?")
+            raise argparse.ArgumentTypeError(f"has no {word!r}; did you mean {close!r} ({known})?")
         try:
             return option.type(word)
         except ValueError as error:

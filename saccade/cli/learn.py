@@ -105,7 +105,7 @@ def train(
         batch: images a step (loop.batch)
         lr: peak learning rate (optim.lr)
         size: side of the images (augment.size and test.size; the short side for boxes and masks)
-        seed: of all that is drawn by chance (loop.seed)
+        seed: for everything that is drawn by chance (loop.seed)
         out: the run's folder; runs/RECIPE and a number if left out
         set: any other part of the recipe, such as optim.weight_decay=0.1 loop.precision=bf16
         device: the best there is if left out

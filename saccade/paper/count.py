@@ -55,17 +55,14 @@ def macs(model: nn.Module, size: tuple[int, int] = (224, 224), in_chans: int = 3
     return flops(model, size, in_chans) // 2
 
 
-def counted(name: str) -> dict[str, Any]:
-    """A variant's row of `saccade list`, as models/counts.json keeps it."""
+def counted(name: str, macs: bool = True) -> dict[str, Any]:
+    """A variant's row of `saccade list`, as models/counts.json keeps it; `macs` take longest."""
     model = cast(Classifier, build(name, device="meta"))
     side = model.default_cfg["input_size"][1]
-    return {
-        "family": family_of(name),
-        "params": params(model),
-        "macs": macs(model, (side, side)),
-        "size": side,
-        "widths": list(model.backbone.widths),
-    }
+    row = {"family": family_of(name), "params": params(model)}
+    if macs:
+        row["macs"] = flops(model, (side, side)) // 2
+    return {**row, "size": side, "widths": list(model.backbone.widths)}
 
 
 def receptive_fields(name: str, side: int) -> list[int]:
