@@ -34,7 +34,7 @@ _saccade() {
         _files
     fi
 }
-compdef _saccade saccade
+if [[ "${funcstack[1]}" == "_saccade" ]]; then _saccade "$@"; else compdef _saccade saccade; fi
 """,
     "fish": """\
 function __saccade_complete

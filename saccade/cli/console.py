@@ -35,7 +35,7 @@ def show(table: Any) -> None:
     from rich.measure import Measurement
 
     out = console()
-    least = Measurement.get(out, out.options, table).minimum
+    least = Measurement.get(out, out.options.update(max_width=WIDE), table).minimum
     with out.capture() as capture:
         out.print(table, width=max(out.width, least), soft_wrap=False, crop=False)
     for line in capture.get().splitlines():

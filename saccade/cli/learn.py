@@ -59,10 +59,9 @@ def _list_recipes(json: bool) -> None:
         show_json(rows)
         return
     last = "model: what for"
-    grid = table("recipe", "epochs", "batch", last, right=("epochs", "batch"), prose=(last,))
+    grid = table("recipe", "epochs", last, right=("epochs",), prose=(last,))
     for row in rows:
-        what = f"{row['model']}: {row['about']}"
-        grid.add_row(row["recipe"], str(row["epochs"]), str(row["batch"]), what)
+        grid.add_row(row["recipe"], str(row["epochs"]), f"{row['model']}: {row['about']}")
     show(grid)
     note("saccade recipes NAME writes one out in full")
 

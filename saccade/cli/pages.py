@@ -37,7 +37,7 @@ def overview() -> str:
     for topic, commands in TOPICS.items():
         lines += ["", topic]
         for name, command in commands.items():
-            lines.append(f"  {name:<11}{command.about:<41}saccade {command.example}")
+            lines.append(f"  {name:<11}{command.about:<37}saccade {command.example}")
     lines += ["", "saccade COMMAND --help says more; saccade --version"]
     return "\n".join(lines)
 
