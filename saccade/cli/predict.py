@@ -13,6 +13,7 @@ def predict(
     *,
     model: ModelName | None = None,
     top: Count = 5,
+    batch: Count = 32,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
@@ -21,29 +22,38 @@ def predict(
     Examples:
         saccade predict cat.jpg
         saccade predict photos/ "more/*.jpg" --model runs/quick --json
+        find . -name "*.png" | saccade predict - --top 1
 
     Args:
-        files: pictures, folders of pictures, or patterns in quotes
+        files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
         model: a run's folder, a saved model, or the name of one that comes with saccade;
             the newest of runs/ if left out, or else linglo_nano, which knows cats and dogs
         top: how many classes of each
+        batch: pictures that are looked at together
         json: print a JSON line a picture
         device: the best there is if left out
     """
     from saccade.infer.predict import guesses
 
-    unread = 0
-    for file, found in guesses(files, model or _newest_or_own(), top, device):
+    count, unread = 0, 0
+    for file, found in guesses(files, model or _newest_or_own(), top, device, batch):
+        count += 1
         if isinstance(found, str):
             unread += 1
-            note(f"{file}: {found}", "yellow")
+            note(found, "yellow")
             if json:
                 show_json({"file": file, "error": found})
         elif json:
             show_json({"file": file, "guesses": [guess._asdict() for guess in found]})
         else:
             _bars(file, found)
+    end(count, unread)
+
+
+def end(count: int, unread: int) -> None:
+    """Say how many pictures were skipped; the exit code tells a script."""
     if unread:
+        note(f"{unread} of {count} pictures cannot be read and are skipped", "yellow")
         raise SystemExit(1)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
-from saccade.cli.command import Device, ModelName, Pictures, Side, Value
+from saccade.cli.command import Count, Device, ModelName, Pictures, Side, Value
 from saccade.cli.console import note, say, show_json
 
 
@@ -14,29 +14,38 @@ def segment(
     out: Annotated[Path, Value("FOLDER", "files")] = Path("segmented"),
     window: Side | None = None,
     short: Side | None = None,
+    batch: Count = 4,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
     """Tell what is where in pictures: an overlay with a legend and a mask of ids for each.
 
+    Examples:
+        saccade segment photos/ --model runs/segment
+        saccade segment large.jpg --short 1024 --window 512 --out masks
+
     Args:
-        files: pictures, folders of pictures, or patterns such as "photos/*.jpg"
-        model: a run's folder or a saved model; the newest of runs/ if not given
-        out: the folder for NAME_overlay.png and NAME_mask.png
+        files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
+        model: a run's folder or a saved model; the newest of runs/ if left out
+        out: where NAME_overlay.png and NAME_mask.png are written
         window: look through windows of this many pixels, not at the whole, as it is shown
-        short: short side at which pictures are shown to the model; as it was tested if not given
+        short: short side at which pictures are shown to the model; as it was tested if left out
+        batch: pictures that are looked at together, if they are of one size
         json: print a JSON line a picture
-        device: cpu or cuda; the best there is if not given
+        device: the best there is if left out
     """
     from saccade.cli.learn import newest
+    from saccade.cli.predict import end
     from saccade.infer.segment import segmented
 
-    failed, largest, chosen = 0, 0, model or newest("segment")
-    for file, found in segmented(files, chosen, out, device, window, short):
+    count, unread, largest = 0, 0, 0
+    chosen = model or newest("segment")
+    for file, found in segmented(files, chosen, out, device, window, short, batch):
+        count += 1
         largest = max(largest, 0 if isinstance(found, str) else max(found.shown))
         if isinstance(found, str):
-            failed += 1
-            note(f"{file}: {found}", "yellow")
+            unread += 1
+            note(found, "yellow")
             if json:
                 show_json({"file": file, "error": found})
         elif json:
@@ -47,5 +56,4 @@ def segment(
             say(f"{file} -> {found.overlay}: {most}")
     if window is not None and 0 < largest <= window:
         note(f"no window was needed: pictures are shown at {largest} pixels or less; see --short")
-    if failed:
-        raise SystemExit(1)
+    end(count, unread)

@@ -1,27 +1,29 @@
 """Where things are in these pictures: files, folders and patterns through a trained detector."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from saccade.data.boxes.coco import listed
-from saccade.data.picture import rgb
 from saccade.engine import session
 from saccade.engine.distributed import chosen
+from saccade.infer.batches import predictions
 from saccade.models.describe import card
 from saccade.tasks.boxes import Found
 
+BATCH = 4
 
-class Seen(NamedTuple):
-    """A picture and what was found in it, or the sentence that says why it was not read."""
+
+class Searched(NamedTuple):
+    """A picture and the boxes in it, or why it could not be read."""
 
     path: Path
-    photo: Image.Image | None
-    found: Found | None
-    said: str = ""
+    boxes: Found | None
+    error: str = ""
 
 
 class Detector:
@@ -40,29 +42,40 @@ class Detector:
 
     @torch.no_grad()
     def __call__(self, photo: Image.Image, score: float | None = None) -> Found:
-        """The boxes of one picture that the model is at least as sure of, the surest first.
+        """The boxes of one picture with at least this score, the highest first.
 
-        Without a score, as sure as its recipe says (`task.score`).
+        Without a score, with at least that of its recipe (`task.score`).
         """
-        x = self.transform(photo)[None].to(self.device)
+        image = self.transform(photo)[None].to(self.device)
+        (boxes,) = self.predict(self.task(image), [(photo.height, photo.width)], score)
+        return boxes
+
+    def over(
+        self, paths: Sequence[Path], score: float | None = None, batch: int = BATCH
+    ) -> Iterator[Searched]:
+        """The boxes of every picture; of one that cannot be read, the reason."""
+
+        def predict(output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Found]:
+            return self.predict(output, sizes, score)
+
+        for answer in predictions(paths, self.task, self.transform, predict, self.device, batch):
+            yield Searched(answer.path, answer.prediction, answer.error)
+
+    def predict(
+        self, output: dict[str, Tensor], sizes: list[tuple[int, int]], score: float | None
+    ) -> list[Found]:
+        """The task's boxes of each picture in a batch, the highest score first."""
         usual = self.task.score
         try:
             self.task.score = usual if score is None else score
-            (found,) = self.task.predict(self.task(x), [(photo.height, photo.width)])
+            found = self.task.predict(output, sizes)
         finally:
             self.task.score = usual
-        order = found.scores.argsort(descending=True, stable=True)
-        return Found(*(part[order].cpu() for part in found))
-
-    def over(self, paths: Iterable[Path], score: float | None = None) -> Iterator[Seen]:
-        """Every picture; one that cannot be read is said, and passed."""
-        for path in paths:
-            try:
-                photo = rgb(path, str(path))
-            except (ValueError, FileNotFoundError) as error:
-                yield Seen(path, None, None, str(error))
-                continue
-            yield Seen(path, photo, self(photo, score))
+        orders = [boxes.scores.argsort(descending=True, stable=True) for boxes in found]
+        return [
+            Found(*(part[order].cpu() for part in boxes))
+            for boxes, order in zip(found, orders, strict=True)
+        ]
 
     def coco(self, image: int, found: Found) -> list[dict[str, Any]]:
         """In COCO's format of results: x, y, width, height, and the data's own category ids."""

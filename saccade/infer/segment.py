@@ -16,11 +16,13 @@ from PIL import Image, ImageDraw, ImageFont
 from saccade.data.picture import rgb
 from saccade.engine import session
 from saccade.engine.distributed import chosen
+from saccade.infer.batches import Answer, in_background, predictions
+from saccade.infer.files import free, paths_of
 from saccade.infer.palette import palette
-from saccade.infer.predict import free, pictures
 from saccade.models.describe import card
 from saccade.tasks.segment import Segment
 
+BATCH = 4
 BLEND = 0.6  # of a region's colour over the picture
 INK, PAPER = (30, 30, 30), (255, 255, 255)
 
@@ -44,9 +46,23 @@ def segmented(
     device: str | None = None,
     window: int | None = None,
     short: int | None = None,
+    batch: int = BATCH,
 ) -> Iterator[tuple[str, Segmented | str]]:
-    """Each picture's regions, or the sentence that says why it was not read."""
-    paths = [path for word in files for path in pictures(word, "segment", out)]
+    """Draw what is where in pictures.
+
+    Args:
+        files: pictures, folders of pictures, patterns, or - for a list on stdin
+        model: a run's folder or a saved model
+        out: the folder for NAME_overlay.png and NAME_mask.png
+        device: cpu or cuda; the best there is if None
+        window: look through windows of this side, not at the whole picture
+        short: short side at which pictures are shown; as the model was tested if None
+        batch: pictures that are read together
+
+    Yields:
+        of each picture its path and what was written of it, or why it could not be read
+    """
+    paths = paths_of(files, "segment", out)
     kind = torch.device(chosen(device))
     ready = session.opened(model, kind)
     task, about = ready.task, card(ready.task.net)
@@ -65,18 +81,24 @@ def segmented(
     out.mkdir(parents=True, exist_ok=True)
     here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
     taken = {stem.rpartition("_")[0] for stem in here}  # so that no NAME_mask.png of theirs is lost
-    for path in paths:
-        try:
-            photo = rgb(path, str(path))
-        except (ValueError, FileNotFoundError) as error:
-            yield str(path), str(error)
-            continue
-        image = show(photo)[None]
-        with torch.no_grad():
-            output = task(image.to(kind))
-            (found,) = task.predict(output, [(photo.height, photo.width)])
-        made = out / free(path.stem, taken)
-        yield str(path), _written(photo, found.cpu().numpy(), task, made, image.shape[2:])
+
+    def write(answer: Answer) -> tuple[str, Segmented | str]:
+        if answer.error:
+            return str(answer.path), answer.error
+        pixels, place = answer.prediction
+        photo = rgb(answer.path, str(answer.path))
+        return str(answer.path), _written(photo, pixels, task, place, answer.shown)
+
+    def placed() -> Iterator[Answer]:
+        """With names in the order of the pictures, whichever is written first."""
+        for answer in predictions(paths, task, show, task.predict, kind, batch):
+            if answer.error:
+                yield answer
+            else:
+                place = out / free(answer.path.stem, taken)
+                yield answer._replace(prediction=(answer.prediction.cpu().numpy(), place))
+
+    yield from in_background(write, placed())
 
 
 def _written(

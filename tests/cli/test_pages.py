@@ -43,7 +43,7 @@ def examples():
 
 @pytest.mark.parametrize("line", dict.fromkeys(examples()))
 def test_every_example_is_understood(line):
-    words = shlex.split(line.partition(" > ")[0])
+    words = shlex.split(line.partition(" > ")[0].rpartition(" | ")[2])
     assert words[0] == "saccade"
     parse(words[1], COMMANDS[words[1]].function, words[2:])
 

@@ -11,7 +11,7 @@ from PIL import Image
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.infer.detect import Detector, Numbers
-from saccade.infer.predict import pictures
+from saccade.infer.files import pictures
 from saccade.recipes.recipe import change
 from tests.engine.classify_runs import PLAIN, At, apart, fit, folder, same
 from tests.engine.detect_runs import FIRST, THINGS, boxes_folder
@@ -62,13 +62,14 @@ def test_results_are_cocos(run, data):
     paths = [*pictures(str(data / "images" / "val"), "detect"), Path("gone.png")]
     seen = list(detector.over(paths, score=0.2))
     assert [s.path.name for s in seen] == ["001.png", "002.png", "003.png", "004.png", "gone.png"]
-    assert "gone.png" in seen[-1].said
-    rows = [row for i, s in enumerate(seen[:-1], 1) for row in detector.coco(i, s.found)]
+    assert "gone.png" in seen[-1].error
+    rows = [row for i, s in enumerate(seen[:-1], 1) for row in detector.coco(i, s.boxes)]
     assert {row["category_id"] for row in rows} <= {FIRST, FIRST + 1}
     assert all(row["bbox"][2] > 0 and 0.2 <= row["score"] <= 1 for row in rows)
     assert all(row["score"] >= 0.2 for row in rows)
-    assert len(detector(seen[0].photo, score=0.001).scores) > len(detector(seen[0].photo).scores)
-    assert detector(seen[0].photo).scores.min() >= detector.task.score == 0.05
+    photo = Image.open(seen[0].path).convert("RGB")
+    assert len(detector(photo, score=0.001).scores) > len(detector(photo).scores)
+    assert detector(photo).scores.min() >= detector.task.score == 0.05
 
 
 def test_ids_of_pictures(data, tmp_path):

@@ -1,6 +1,7 @@
 import pytest
 
-from saccade.infer.predict import guesses, pictures
+from saccade.infer.files import pictures
+from saccade.infer.predict import guesses
 from saccade.recipes.recipe import change
 from tests.engine.classify_runs import PLAIN, fit, folder
 
