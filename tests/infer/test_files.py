@@ -32,9 +32,7 @@ def test_files_folders_and_patterns(folder):
         named("*.gif")
 
 
-@pytest.mark.parametrize(
-    "text", ["b.png\nin/deep/a.jpg\n", "b.png\0in/deep/a.jpg\0", "b.png\r\nin/deep/a.jpg"]
-)
+@pytest.mark.parametrize("end", ["\n", "\0", "\r\n"], ids=["lines", "null", "dos"])
 def test_a_list_on_stdin(folder, monkeypatch, end):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"b.png{end}in/deep/a.jpg{end}"))
     assert named("-", "gone.png") == ["b.png", "in/deep/a.jpg", "gone.png"]
