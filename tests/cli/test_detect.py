@@ -30,6 +30,13 @@ def test_pictures_and_results(run, place, monkeypatch):
     assert {row["image_id"] for row in rows} <= {1, 2, 3, 4}
     code, out = run("detect", "things/images/val/002.png", "--json", "--score", "0.1")
     assert json.loads(out) == [row for row in rows if row["image_id"] == 2]
+    every = [
+        json.loads(run("detect", "things/images/val", "--json", "--batch", str(n))[1])
+        for n in (1, 3)
+    ]
+    for one, three in zip(*every, strict=True):
+        assert (one["image_id"], one["category_id"]) == (three["image_id"], three["category_id"])
+        assert one["bbox"] == pytest.approx(three["bbox"], abs=0.05)
     code, out = run("eval", "runs/detect")
     assert code == 0
     assert "AP75" in out
