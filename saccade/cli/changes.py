@@ -4,7 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Recipe, Schedule
 
 KEYS = {
     "model": "model.name", "start": "model.start", "epochs": "schedule.epochs",
@@ -16,9 +16,19 @@ SIDES = ("size", "short", "long", "crop")
 def everyday(recipe: Recipe, *, size: int | None = None, **typed: Any) -> list[str]:
     """`epochs=3` as `schedule.epochs=3`, and so on; what was not typed (None) is left out."""
     words = [f"{KEYS[name]}={value}" for name, value in typed.items() if value is not None]
-    if typed.get("epochs") is not None and recipe.schedule.iterations is not None:
-        words.append("schedule.iterations=null")  # which would be what counts
+    if typed.get("epochs") is not None:
+        words += _plan(recipe.schedule, typed["epochs"])
     return words if size is None else [*words, *_sides(recipe, size)]
+
+
+def _plan(schedule: Schedule, epochs: int) -> list[str]:
+    """What else must change for a run to last so many epochs."""
+    words = []
+    if schedule.iterations is not None:
+        words.append("schedule.iterations=null")  # they would count, and not the epochs
+    if 0 < epochs <= schedule.warmup:  # in proportion, for some epochs to be left after it
+        words.append(f"schedule.warmup={schedule.warmup * epochs / schedule.epochs:.3g}")
+    return words
 
 
 def _sides(recipe: Recipe, size: int) -> list[str]:

@@ -140,7 +140,8 @@ def train(
     watch = _watch(log)
     folder = _free(recipe) if out is None else Path(out)
     plan = chosen.schedule
-    length = f"{plan.iterations} steps" if plan.iterations else f"{plan.epochs} epochs"
+    lasting = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
+    length = f"{plan.iterations} steps" if plan.iterations else lasting
     if _is_first():
         note(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with _stoppable(folder):

@@ -66,7 +66,7 @@ def _about(option: Option) -> str:
     default: Any = option.default
     if option.switch or option.many or default in (None, ""):
         return option.about
-    return f"{option.about} ({default})"
+    return f"{option.about} (default {default})"
 
 
 def _columns() -> int:

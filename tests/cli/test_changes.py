@@ -39,6 +39,8 @@ def trained(typed, monkeypatch, tmp_path):
         ("detect", "--size 96", None),
         ("segment", "--size 96", None),
         ("linglo_b0_semantic_fpn", "--epochs 2", "schedule.epochs=2 schedule.iterations=null"),
+        ("scratch", "--epochs 2", "schedule.epochs=2 schedule.warmup=0.15"),
+        ("scratch", "--epochs 4", "schedule.epochs=4"),
         ("quick", "--epochs 3 --set schedule.epochs=4 optim.clip=1",
          "schedule.epochs=4 optim.clip=1"),
     ],

@@ -72,5 +72,5 @@ def test_help_for_what_is_not_there(typed):
 
 def test_a_usual_value_is_shown(typed):
     _, out, _ = typed("help", "bench")
-    assert re.search(r"--threads N +CPU threads \(1\)", out)
+    assert re.search(r"--threads N +CPU threads \(default 1\)", out)
     assert "in turns" in out
