@@ -18,8 +18,8 @@ from torchvision.models.detection import retinanet_resnet50_fpn
 from saccade.bench.clock import interleave
 from saccade.models import retinanet
 from saccade.paper.count import params
-from saccade.recipes.task import RetinaNet
-from saccade.tasks.retinanet import RetinaNetTask
+from saccade.recipes.detect import RetinaNet
+from saccade.tasks.detect.retinanet import RetinaNetTask
 
 CLASSES = 80
 LAYOUTS = torch.contiguous_format, torch.channels_last

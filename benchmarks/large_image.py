@@ -10,9 +10,9 @@ import sys
 import time
 
 import torch
+from saccade.tasks.segment.task.task import Segment
 
 from saccade.models.semantic_fpn import build
-from saccade.tasks.segment import Segment
 
 H, W, CLASSES = 1024, 2048, 150
 

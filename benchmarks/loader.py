@@ -21,7 +21,8 @@ from torchvision.datasets import ImageFolder
 
 from saccade.data import augment, datasets, reader
 from saccade.data.loader import Loader
-from saccade.recipes.recipe import Augment, Data
+from saccade.recipes.augment import Augment
+from saccade.recipes.recipe import Data
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

@@ -30,7 +30,8 @@ from saccade.engine.run import Run
 from saccade.engine.train import Training
 from saccade.engine.watch import Silent
 from saccade.recipes import book
-from saccade.recipes.recipe import Augment, change
+from saccade.recipes.augment import Augment
+from saccade.recipes.recipe import change
 
 
 def plain(folder, name, size, batch):

@@ -26,8 +26,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from saccade.tasks.segment import Segment
-
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "aot": ".aot.pt2"}
 CLOSE = 1e-4  # of the largest output
 AXES = ("batch", "height", "width")
@@ -75,16 +73,16 @@ def fold_norms(model: nn.Module) -> int:
 
     norm(W x + b) = (g / s) W x + (g / s) (b - m) + c        s = sqrt(variance + epsilon)
     """
-    made: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # outputs, kept alive for their addresses
+    outputs: dict[int, tuple[nn.Conv2d, Tensor]] = {}  # outputs, kept alive for their addresses
     pairs: dict[nn.BatchNorm2d, nn.Conv2d] = {}
 
     def after(conv: nn.Module, _: Any, output: Tensor) -> None:
         assert isinstance(conv, nn.Conv2d)
-        made[id(output)] = conv, output
+        outputs[id(output)] = conv, output
 
     def before(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if id(inputs[0]) in made and isinstance(norm, nn.BatchNorm2d):
-            pairs[norm] = made[id(inputs[0])][0]
+        if id(inputs[0]) in outputs and isinstance(norm, nn.BatchNorm2d):
+            pairs[norm] = outputs[id(inputs[0])][0]
 
     hooks = [m.register_forward_hook(after) for m in model.modules() if isinstance(m, nn.Conv2d)]
     hooks += [
@@ -124,7 +122,7 @@ def program(raw: Raw) -> torch.export.ExportedProgram:
 def to_torch(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
     """torch.export's own file; `torch.export.load(path).module()(image)`."""
     with partial(path) as part:
-        torch.export.save(program(raw), part, extra_files={"saccade.json": _told(raw, about)})
+        torch.export.save(program(raw), part, extra_files={"saccade.json": _metadata(raw, about)})
     return Path(path)
 
 
@@ -133,7 +131,7 @@ def to_aot(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
     from torch._inductor import aoti_compile_and_package
 
     settings = {
-        "aot_inductor.metadata": {"saccade": _told(raw, about)},
+        "aot_inductor.metadata": {"saccade": _metadata(raw, about)},
         "cpp.dynamic_threads": True,  # as many as torch has where it runs, not where it was made
     }
     with partial(path) as part, _quiet():
@@ -146,16 +144,16 @@ def to_onnx(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
     onnx = _needed("onnx")
     _needed("onnxscript")
     with _quiet():
-        made = torch.onnx.export(
+        exported = torch.onnx.export(
             program(raw), dynamo=True, input_names=["image"], output_names=list(raw.names),
             verbose=False,
         )  # fmt: skip
-    assert made is not None
-    model = made.model_proto
+    assert exported is not None
+    model = exported.model_proto
     axes = [model.graph.input[0].type.tensor_type.shape.dim[i].dim_param for i in (0, 2, 3)]
     _rename(model, dict(zip(axes, AXES, strict=True)))
     del model.metadata_props[:]
-    for key, value in {"saccade": _told(raw, about), **_flat(about)}.items():
+    for key, value in {"saccade": _metadata(raw, about), **_flat(about)}.items():
         model.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(model)
     with partial(path) as part:
@@ -187,7 +185,7 @@ def to_int8(source: str | Path, path: str | Path, images: Iterable[np.ndarray]) 
 
 
 def _rename(model: Any, names: dict[str, str]) -> None:
-    """Axes by their meaning, wherever they stand."""
+    """Give the free axes of a graph their names everywhere."""
     graph = model.graph
     for value in (*graph.input, *graph.output, *graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
@@ -195,12 +193,12 @@ def _rename(model: Any, names: dict[str, str]) -> None:
                 dim.dim_param = names[dim.dim_param]
 
 
-def _told(raw: Raw, about: dict[str, Any]) -> str:
+def _metadata(raw: Raw, about: dict[str, Any]) -> str:
     return json.dumps({**about, "outputs": list(raw.names)})
 
 
 def _flat(about: dict[str, Any]) -> dict[str, str]:
-    """For readers that want a key each."""
+    """Classes and normalisation under keys of their own, for readers that want it so."""
     return {key: json.dumps(about[key]) for key in ("classes", "mean", "std") if key in about}
 
 
@@ -248,9 +246,9 @@ def compiled(raw: Raw, image: np.ndarray) -> Run:
 def _named(call: Callable[[Tensor], Any], names: Sequence[str]) -> Run:
     def run(image: np.ndarray) -> dict[str, np.ndarray]:
         with torch.no_grad():
-            made = call(torch.from_numpy(image))
-        made = [made] if isinstance(made, Tensor) else made
-        return {name: value.numpy() for name, value in zip(names, made, strict=True)}
+            outputs = call(torch.from_numpy(image))
+        outputs = [outputs] if isinstance(outputs, Tensor) else outputs
+        return {name: value.numpy() for name, value in zip(names, outputs, strict=True)}
 
     return run
 
@@ -272,40 +270,22 @@ def apart(raw: Raw, run: Run, count: int = 4, seed: int = 0) -> float:
 
 
 def figures(task: Any, run: Run, batches: Iterable[Any]) -> dict[str, float]:
-    """A task's own figures, counted on the outputs of an exported file.
+    """A task's own figures, counted on the outputs of an exported file."""
+    metric = task.metric()
 
-    A segmenter that looks through windows does so here too.
-    """
-    metric, run = task.metric(), _through_windows(task, run)
+    def graph(image: Tensor) -> dict[str, Tensor]:
+        outputs = run(np.ascontiguousarray(image.numpy()))
+        return {name: torch.from_numpy(value) for name, value in outputs.items()}
+
     for part in batches:
         for image, size, target in _unpadded(part):
-            made = run(np.ascontiguousarray(image.numpy()))
-            output = {name: torch.from_numpy(value) for name, value in made.items()}
+            output = task.through_graph(graph, image)
             metric.update({**output, "input": image, "size": size}, target)
     return metric.compute()
 
 
-class _File(nn.Module):
-    """A file in a segmenter's place."""
-
-    def __init__(self, run: Run):
-        super().__init__()
-        self.run = run
-
-    def forward(self, image: Tensor, coarse: bool = True) -> Tensor:
-        return torch.from_numpy(self.run(np.ascontiguousarray(image.numpy()))["logits"])
-
-
-def _through_windows(task: Any, run: Run) -> Run:
-    """The run, window by window where the task evaluates so."""
-    if not isinstance(task, Segment) or task.window is None:
-        return run
-    seen = Segment(_File(run), task.classes, task.window, task.overlap).seen
-    return lambda image: {"logits": seen(torch.from_numpy(image)).numpy()}
-
-
 def _unpadded(part: Any) -> Generator[tuple[Tensor, Tensor, dict[str, Any]]]:
-    """A batch whole, or image by image where they differ in size: a graph knows no padding."""
+    """A batch as it is, or image by image if sizes differ: graphs take images without padding."""
     if (part.size == part.size[0]).all():
         yield part.image, part.size, part.target
         return
@@ -345,7 +325,7 @@ def partial(path: str | Path) -> Generator[Path]:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    """Without the exporters' chatter."""
+    """Without the messages and warnings of the exporters."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

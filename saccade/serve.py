@@ -27,12 +27,12 @@ from PIL import Image
 from saccade import view, weights
 from saccade.data.picture import Unreadable, rgb, to_input
 from saccade.engine import session
+from saccade.engine.session import LoadedModel
 from saccade.layers.qna import LearnedQueryAttention
 from saccade.models import zoo
-from saccade.models.describe import card
+from saccade.models.describe import timm_config
 from saccade.models.saved import located
 from saccade.paper import count
-from saccade.tasks.classify import Classify
 
 UPLOAD = 10_000_000  # bytes
 PIXELS = 50_000_000
@@ -54,21 +54,20 @@ CHECKERED = (
 
 
 @dataclass(frozen=True)
-class Shown:
+class PageModel:
     """A model and what the page tells of it."""
 
     name: str
     net: Any
     family: str
-    task: Classify | None
+    trained: LoadedModel | None
     """None for a model that was not trained: it has attention but knows no classes."""
-    transform: Any
     side: int
     figures: dict[str, Any]
 
 
 def titles(models: Sequence[str]) -> list[str]:
-    """What the page calls models: as little of their paths as tells them apart."""
+    """Names of models on the page: the shortest ends of their paths that differ."""
     paths = [_parts(model) for model in models]
 
     def alone(parts: tuple[str, ...], n: int) -> bool:
@@ -86,39 +85,37 @@ def _parts(model: str) -> tuple[str, ...]:
     return (weights.full(model) or model,)
 
 
-def loaded(model: str, title: str = "") -> Shown:
-    """A run, a saved classifier, or a variant by name: trained if it comes so."""
+def loaded(model: str, title: str = "") -> PageModel:
+    """A model for the page: a run, a saved classifier, or a variant by name."""
     if located(model) is not None:
-        ready = session.opened(model)
-        if not isinstance(ready.task, Classify):
-            raise ValueError(f"serve: {model!r} names no classes; give a classifier")
-        task: Classify | None = ready.task
-        net: Any = ready.task.net
-        about = card(net)
-        transform = ready.kind.test(ready.test, about["mean"], about["std"])
-        side = min(ready.test.size, MOST)
+        trained: LoadedModel | None = session.opened(model)
+        if trained.definition.answers is None:
+            what = trained.definition.name
+            raise ValueError(f"serve: the page cannot show what {what!r} models say; got {model!r}")
+        net: Any = trained.task.net
+        side = min(trained.test.size, MOST)
     else:
-        net, task, transform = zoo.build(model).eval(), None, None
-        side = min(card(net)["input_size"][1], MOST)
-    architecture = card(net)["architecture"]
+        net, trained = zoo.build(model).eval(), None
+        side = min(timm_config(net)["input_size"][1], MOST)
+    architecture = timm_config(net)["architecture"]
     if architecture not in zoo.VARIANTS:
         raise ValueError(f"serve: {model!r} is a {architecture!r}; give a model of saccade")
     figures = {
         "architecture": architecture,
-        "trained": task is not None,
-        "classes": len(task.classes) if task is not None else 0,
+        "trained": trained is not None,
+        "classes": len(trained.classes) if trained is not None else 0,
         "parameters": count.params(net),
         "macs": count.macs(net, (side, side)),
         "side": side,
         "milliseconds": _latency(net, side),
     }
     name = title or titles([model])[0]
-    return Shown(name, net, zoo.family_of(architecture), task, transform, side, figures)
+    return PageModel(name, net, zoo.family_of(architecture), trained, side, figures)
 
 
 @torch.no_grad()
 def _latency(net: Any, side: int, times: int = 5) -> float:
-    """The best of a few, for one image."""
+    """The shortest of a few runs for one image, in milliseconds."""
     x, best = torch.randn(1, 3, side, side), float("inf")
     for _ in range(times):
         start = time.perf_counter()
@@ -128,37 +125,37 @@ def _latency(net: Any, side: int, times: int = 5) -> float:
 
 
 def look(
-    shown: Shown,
+    model: PageModel,
     photo: Image.Image,
     at: tuple[float, float] | None = None,
     classes: bool = True,
 ) -> dict[str, Any]:
     """Classes and maps; `at` is a place in the picture, its height and width being 1."""
-    layers = _layers(shown)
-    told: dict[str, Any] = {
-        "guesses": _guesses(shown, photo) if classes else None,
-        "what": _what(shown.family, at is not None) if layers else NONE,
+    layers = _layers(model)
+    answer: dict[str, Any] = {
+        "guesses": _guesses(model, photo) if classes else None,
+        "what": _what(model.family, at is not None) if layers else NONE,
         "note": "",
         "at": None,
         "stages": [],
     }
     if not layers:
-        return told
-    W, H = fitted(photo.size, shown.side)
+        return answer
+    W, H = fitted(photo.size, model.side)
     pixels = np.asarray(photo.resize((W, H), Image.Resampling.BICUBIC), np.float32) / 255
-    x = to_input(pixels, card(shown.net))
+    x = to_input(pixels, timm_config(model.net))
     y, z = (0.5, 0.5) if at is None else at
     pixel = min(int(y * H), H - 1), min(int(z * W), W - 1)
-    maps = _maps(shown, x, pixel if at is not None else None, pixel)
+    maps = _maps(model, x, pixel if at is not None else None, pixel)
     for name, layer in layers.items():
         heads = maps[name]
         labels = _labels(layer, len(heads))
-        told["stages"].append({"name": _called(name, layer), "labels": labels, **_packed(heads)})
+        answer["stages"].append({"name": _called(name, layer), "labels": labels, **_packed(heads)})
         if at is None and _strided(layer):
-            told["note"] = CHECKERED.format(layer.stride)
-    if at is not None or shown.family == "sasa":
-        told["at"] = [pixel[0] / H, pixel[1] / W]
-    return told
+            answer["note"] = CHECKERED.format(layer.stride)
+    if at is not None or model.family == "sasa":
+        answer["at"] = [pixel[0] / H, pixel[1] / W]
+    return answer
 
 
 def fitted(size: tuple[int, int], side: int) -> tuple[int, int]:
@@ -169,10 +166,10 @@ def fitted(size: tuple[int, int], side: int) -> tuple[int, int]:
     return W, H
 
 
-def _layers(shown: Shown) -> dict[str, Any]:
+def _layers(model: PageModel) -> dict[str, Any]:
     """The last attention layer of each stage, by its name in the network."""
-    kind, last = view.LAYERS[shown.family], {}
-    for name, layer in shown.net.named_modules():
+    kind, last = view.LAYERS[model.family], {}
+    for name, layer in model.net.named_modules():
         if isinstance(layer, kind) and "stages." in name:
             last[view.stage_of(name)] = name, layer
     return dict(last.values())
@@ -194,34 +191,34 @@ def _labels(layer: Any, maps: int) -> list[str]:
 
 
 def _maps(
-    shown: Shown, x: torch.Tensor, at: tuple[int, int] | None, middle: tuple[int, int]
+    model: PageModel, x: torch.Tensor, at: tuple[int, int] | None, middle: tuple[int, int]
 ) -> dict[str, np.ndarray]:
-    if shown.family == "sasa":
-        return view.sasa_attention(shown.net, x, middle)
-    if shown.family == "linglo":
-        return view.linglo_saliency(shown.net, x)
+    if model.family == "sasa":
+        return view.sasa_attention(model.net, x, middle)
+    if model.family == "linglo":
+        return view.linglo_saliency(model.net, x)
     if at is not None:
-        return view.qna_attention(shown.net, x, at)
-    summed = view.qna_summed_attention(shown.net, x)
+        return view.qna_attention(model.net, x, at)
+    summed = view.qna_summed_attention(model.net, x)
     return {name: m.reshape(-1, *m.shape[2:]) for name, m in summed.items()}
 
 
-def _what(family: str, asked: bool) -> str:
-    if family == "qna" and asked:
+def _what(family: str, at_one_pixel: bool) -> str:
+    if family == "qna" and at_one_pixel:
         return "where the windows of one pixel look, query after query"
     return ABOUT[family]
 
 
 @torch.no_grad()
-def _guesses(shown: Shown, photo: Image.Image) -> list[dict[str, Any]]:
-    if shown.task is None:
+def _guesses(model: PageModel, photo: Image.Image) -> list[dict[str, Any]]:
+    one = model.trained
+    if one is None or one.definition.answers is None:
         return []
-    (found,) = shown.task.predict(shown.task(shown.transform(photo)[None]))
-    return [guess._asdict() for guess in found]
+    return one.definition.answers(one.task, one.task(one.transform()(photo)[None]))
 
 
 def _packed(maps: np.ndarray) -> dict[str, Any]:
-    """Heads as bytes, each from its own least to its own most."""
+    """Maps as bytes in base64, each scaled from its smallest to its largest value."""
     low = maps.min((1, 2), keepdims=True)
     span = np.maximum(maps.max((1, 2), keepdims=True) - low, 1e-12)
     letters = base64.b64encode(np.round(255 * (maps - low) / span).astype(np.uint8).tobytes())
@@ -269,7 +266,7 @@ def _short_of_memory(error: BaseException | None) -> bool:
     return isinstance(error, MemoryError) or "can't allocate memory" in str(error)  # torch's words
 
 
-def app(models: Sequence[Shown | str], upload: int = UPLOAD, host: str = "127.0.0.1") -> Any:
+def app(models: Sequence[PageModel | str], upload: int = UPLOAD, host: str = "127.0.0.1") -> Any:
     """The server as an ASGI application; a model given by name is loaded once it is asked for."""
     try:
         from fastapi import FastAPI, HTTPException, Request
@@ -278,7 +275,7 @@ def app(models: Sequence[Shown | str], upload: int = UPLOAD, host: str = "127.0.
         from starlette.concurrency import run_in_threadpool
     except ImportError as error:
         raise ImportError("serve: needs fastapi; pip install 'saccade[web]'") from error
-    made = FastAPI(title="saccade", docs_url=None, redoc_url=None, openapi_url=None)
+    server = FastAPI(title="saccade", docs_url=None, redoc_url=None, openapi_url=None)
     entries = list(models)
     turn = threading.Lock()
     page = resources.files("saccade").joinpath("page.html").read_text()
@@ -290,22 +287,22 @@ def app(models: Sequence[Shown | str], upload: int = UPLOAD, host: str = "127.0.
             return JSONResponse({"detail": "this page is reached as localhost alone"}, 400)
         return await following(request)
 
-    made.middleware("http")(guarded)
+    server.middleware("http")(guarded)
 
     async def mistyped(_: Any, error: Any) -> Any:
         wrong = error.errors()[0]
-        said = f"{wrong['loc'][-1]} is a number, got {wrong.get('input')!r}; try 0"
-        return JSONResponse({"detail": said}, 422)
+        sentence = f"{wrong['loc'][-1]} is a number, got {wrong.get('input')!r}; try 0"
+        return JSONResponse({"detail": sentence}, 422)
 
-    made.exception_handler(RequestValidationError)(mistyped)
+    server.exception_handler(RequestValidationError)(mistyped)
 
-    @made.get("/", response_class=HTMLResponse)
+    @server.get("/", response_class=HTMLResponse)
     async def _page() -> str:
         return page
 
-    @made.get("/models")
+    @server.get("/models")
     async def _models() -> list[dict[str, Any]]:
-        return [_told(entry) for entry in entries]
+        return [_model_facts(entry) for entry in entries]
 
     def in_turn(
         content: bytes, model: int, at: tuple[float, float] | None, classes: bool
@@ -314,7 +311,7 @@ def app(models: Sequence[Shown | str], upload: int = UPLOAD, host: str = "127.0.
             photo, entry = opened(content), entries[model]
             if isinstance(entry, str):
                 entry = entries[model] = loaded(entry)
-            return {"model": _told(entry), **look(entry, photo, at, classes)}
+            return {"model": _model_facts(entry), **look(entry, photo, at, classes)}
 
     async def look_at(
         request: Request, model: int = 0, y: float = -1, x: float = -1, classes: int = 1
@@ -335,22 +332,22 @@ def app(models: Sequence[Shown | str], upload: int = UPLOAD, host: str = "127.0.
             return await run_in_threadpool(in_turn, bytes(content), model, at, bool(classes))
         except Exception as error:
             if _short_of_memory(error) or _short_of_memory(error.__cause__):
-                said = "this picture takes more memory than there is; send a smaller one"
-                raise HTTPException(413, said) from error
+                sentence = "this picture takes more memory than there is; send a smaller one"
+                raise HTTPException(413, sentence) from error
             if isinstance(error, Unreadable):
                 raise HTTPException(415, str(error)) from error
             logging.getLogger("saccade").exception("serve: model %d failed on a picture", model)
             why = f"{type(error).__name__}: {error}".partition("\n")[0]
-            said = f"the model failed on this picture ({why}); choose another model or picture"
-            raise HTTPException(500, said) from error
+            sentence = f"the model failed on this picture ({why}); choose another model or picture"
+            raise HTTPException(500, sentence) from error
 
     look_at.__annotations__["request"] = Request
-    made.post("/look")(look_at)
-    return made
+    server.post("/look")(look_at)
+    return server
 
 
-def _told(entry: Shown | str) -> dict[str, Any]:
-    """What the page knows of a model; little of one that is not loaded yet."""
+def _model_facts(entry: PageModel | str) -> dict[str, Any]:
+    """What the page shows about a model; only its name if it is not loaded yet."""
     if isinstance(entry, str):
         return {"name": entry, "trained": True, "loaded": False}
     return {"name": entry.name, "family": entry.family, "loaded": True, **entry.figures}

@@ -313,8 +313,8 @@ def _sheet(
             colours = {"cmap": "RdBu_r" if signed else "viridis", "vmin": low, "vmax": high}
             axis.imshow(grey, cmap="gray", extent=place)
             drawn = axis.imshow(head, **colours, alpha=0.6, extent=place)
-            said = names[i] if names else f"head {i + 1}"
-            axis.set_title(said, fontsize=7, pad=2)
+            label = names[i] if names else f"head {i + 1}"
+            axis.set_title(label, fontsize=7, pad=2)
         top += rows[name]
     if signed and drawn is not None:
         figure.colorbar(drawn, ax=axes, label="part of the logit", fraction=0.05)

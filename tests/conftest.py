@@ -6,9 +6,25 @@ import jaxtyping
 import pytest
 import torch
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+from tests.fast import is_fast
+
+HERE = Path(__file__).resolve().parent
+BESIDE = HERE.parents[1] / "shared"
 
 torch.set_num_threads(1)  # the maps are small, and the machine may be shared
+
+
+def pytest_collection_modifyitems(config, items):
+    """Mark what is fast, and leave out what needs data sets that are not here."""
+    chosen, left_out = [], []
+    for item in items:
+        if is_fast(item):
+            item.add_marker(pytest.mark.fast)
+        here = BESIDE.is_dir() or item.get_closest_marker("data") is None
+        (chosen if here else left_out).append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = chosen
 
 
 @pytest.fixture(autouse=True)
@@ -24,9 +40,14 @@ def untyped():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+class Files:
+    """Golden values, which are in the repository, and real data sets, which may lie beside it."""
+
+    def __truediv__(self, name):
+        return (HERE if name.split("/")[0] == "golden" else BESIDE) / name
+
+
 @pytest.fixture
 def shared():
-    """The folder of golden values and small data sets that may lie beside the project."""
-    if not SHARED.is_dir():
-        pytest.skip("no folder ../shared beside the project: golden values and data are not here")
-    return SHARED
+    """`shared / "golden" / ...` and, in tests marked `data`, `shared / "data" / ...`."""
+    return Files()

@@ -15,10 +15,10 @@ import saccade
 from saccade import export
 from saccade.data.loader import Batch
 from saccade.models import autoencoder, retinanet, semantic_fpn
-from saccade.recipes import task as words
-from saccade.tasks.autoencode import AutoEncode
-from saccade.tasks.retinanet import RetinaNetTask
-from saccade.tasks.segment import Segment
+from saccade.recipes.detect import Detr, RetinaNet
+from saccade.tasks.autoencode.task import AutoEncodeTask
+from saccade.tasks.detect.retinanet import RetinaNetTask
+from saccade.tasks.segment.task import SegmentTask
 
 pytestmark = pytest.mark.usefixtures("untyped")  # exporters trace with symbols
 SIZES = torch.tensor([[70, 65], [70, 65]])
@@ -161,16 +161,16 @@ def dense(which):
     torch.manual_seed(0)
     classes = ("a", "b", "c")
     if which == "segment":
-        return Segment(semantic_fpn.build("linglo_nano", 3, dim=16, inner=8), classes)
+        return SegmentTask(semantic_fpn.build("linglo_nano", 3, dim=16, inner=8), classes)
     if which == "retinanet":
-        settings = words.RetinaNet(dim=16, depth=1, scales=1)
+        settings = RetinaNet(dim=16, depth=1, scales=1)
         net = retinanet.build("linglo_nano", 3, settings)
         return RetinaNetTask(net, classes, settings)
     pytest.importorskip("transformers")
     from saccade.models import detr
-    from saccade.tasks.detr import DetrTask
+    from saccade.tasks.detect.detr import DetrTask
 
-    settings = words.Detr(queries=5, dim=16, encoder=1, decoder=1, heads=2, hidden=16)
+    settings = Detr(queries=5, dim=16, encoder=1, decoder=1, heads=2, hidden=16)
     return DetrTask(detr.build("qna_nano", 3, settings), classes, settings)
 
 
@@ -195,7 +195,7 @@ def test_detectors_and_segmenters_at_any_size(which, outputs, tmp_path):
     [("max", "bilinear"), pytest.param("qna", "qna", marks=pytest.mark.slow)],
 )
 def test_auto_encoders_at_any_size(encoder, decoder, tmp_path):
-    task = AutoEncode(autoencoder.build(encoder=encoder, decoder=decoder, dim=8)).eval()
+    task = AutoEncodeTask(autoencoder.build(encoder=encoder, decoder=decoder, dim=8)).eval()
     raw = export.prepared(task)
     assert raw.names == ("reconstruction",)
     for write, ending in ((export.to_onnx, ".onnx"), (export.to_torch, ".pt2")):

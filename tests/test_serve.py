@@ -8,14 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import saccade
 from saccade import cli, serve
 from saccade.cli.command import parse
 from saccade.cli.serve import serve as command
-from saccade.tasks.classify import Classify
+from saccade.engine import session
 from tests.engine.classify_runs import PLAIN, fit, folder
 
 pytest.importorskip("fastapi")
@@ -165,8 +164,7 @@ def test_a_model_without_attention_still_knows_classes(look):
     assert told["at"] is None
     assert "no attention of its family" in told["what"]
     fresh = serve.loaded("sasa_nano_conv")
-    task = Classify(fresh.net, [f"class {i}" for i in range(1000)])
-    trained = replace(fresh, task=task, transform=lambda photo: torch.zeros(3, 64, 64))
+    trained = replace(fresh, trained=session.untrained("sasa_nano_conv"))
     told = serve.look(trained, Image.new("RGB", (70, 48)))
     assert len(told["guesses"]) == 5
     assert told["stages"] == []

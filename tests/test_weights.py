@@ -70,6 +70,7 @@ def test_its_backbone_begins_another(name):
     assert torch.allclose(maps[-1], trained.forward_features(x), atol=1e-5)
 
 
+@pytest.mark.data
 def test_it_is_as_good_as_its_card_says(name, shared):
     data = shared / "data" / "classification" / "pets37"
     if not data.is_dir():

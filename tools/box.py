@@ -13,8 +13,9 @@ from pathlib import Path
 import saccade
 from saccade import weights
 from saccade.engine.run import Run
-from saccade.models.describe import card
-from saccade.report.summary import Summary, setting, shown, spoken
+from saccade.models.describe import timm_config
+from saccade.report.summary import Summary, setting
+from saccade.tasks.figures import formatted, label_of
 
 UNTOLD = ("model.name", "data.workers", "loop.evaluate_every")  # said anyway, or of no effect
 CARD = """\
@@ -54,7 +55,7 @@ def box(folder: Path) -> str:
     model = saccade.load(folder)
     notes = dict(model.notes)
     figures = notes["figures"]
-    architecture = card(model)["architecture"]
+    architecture = timm_config(model)["architecture"]
     name = f"{architecture}.{Path(run.data).name}"
     place = saccade.save(model, weights.FOLDER / f"{name}.safetensors", **notes)
     kept, versions = run.known("data.json"), run.known("environment.json")
@@ -71,7 +72,7 @@ def box(folder: Path) -> str:
             train=kept["train"]["images"],
             val=kept["val"]["images"],
             figures="\n".join(
-                f"| {spoken(key)} | {shown(key, value)} |"
+                f"| {label_of(key)} | {formatted(key, value)} |"
                 for key, value in figures.items()
                 if key != "images"
             ),

@@ -35,15 +35,15 @@ def peers(
     B, H, W, C, heads = shape
     x = drawn(B, H * W, C, train=train, dtype=dtype, device=device)
     forms = {"linglo": "auto"} | {form: form for form in ops.FORMS if form != "auto"}
-    found = {}
+    by_name = {}
     for name, form in forms.items():
         attention = KeyOnlyAttention(C, heads, form).to(device, dtype)
         inputs: Inputs = (x, *attention.letters())
         f = partial(_by_letters, form=form)
-        found[name] = Peer(attention, (x,)) if layer else Peer(f, inputs)
-    found["product"] = Peer(nn.Linear(C, C, bias=False).to(device, dtype), (x,))
-    found["global"] = Peer(DotProductAttention(C, heads).to(device, dtype), (x,))
-    return found
+        by_name[name] = Peer(attention, (x,)) if layer else Peer(f, inputs)
+    by_name["product"] = Peer(nn.Linear(C, C, bias=False).to(device, dtype), (x,))
+    by_name["global"] = Peer(DotProductAttention(C, heads).to(device, dtype), (x,))
+    return by_name
 
 
 def _by_letters(x: Float[Tensor, "B N C"], *letters: Tensor, form: str) -> Float[Tensor, "B N C"]:

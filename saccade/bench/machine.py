@@ -54,7 +54,7 @@ def limits_of(seconds: Mapping[str, float], side: int = SIDE) -> Limits:
 
 
 def limits(side: int = SIDE) -> Limits:
-    """In fp32 on CPU, with the threads in use."""
+    """The limits of this machine in fp32 on its CPU, with the threads in use."""
     times = interleave(limit_calls(side=side), 10, 10)
     return limits_of({name: time.best for name, time in times.items()}, side)
 
@@ -69,7 +69,7 @@ def free_memory() -> float:
 
 
 def stamp() -> dict[str, Any]:
-    """Versions and settings."""
+    """The versions and settings that a measurement was made with."""
     return {
         "saccade": __version__,
         "torch": torch.__version__,

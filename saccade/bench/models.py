@@ -9,7 +9,7 @@ import torch
 
 from saccade.bench.peer import Peer, count
 from saccade.models import zoo
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 # Of about the same size and cost, or what the paper compares with; the first pattern that fits.
 PEERS = {
@@ -25,11 +25,11 @@ PEERS = {
 
 def with_peers(names: Sequence[str]) -> list[str]:
     """The names, and behind them timm's models to compare them with (where installed)."""
-    found = list(names)
+    all_names = list(names)
     for name in names:
         pattern = next((p for p in PEERS if fnmatch(name, p)), None)
-        found += [peer for peer in PEERS.get(pattern or "", ()) if timm.is_model(peer)]
-    return list(dict.fromkeys(found))
+        all_names += [peer for peer in PEERS.get(pattern or "", ()) if timm.is_model(peer)]
+    return list(dict.fromkeys(all_names))
 
 
 def peers(
@@ -43,7 +43,7 @@ def peers(
 ) -> dict[str, Peer]:
     """Each model with a batch of images; ours in eval mode are fused, as for deployment."""
     image = torch.randn(batch, 3, size, size, device=device, dtype=dtype)
-    found: dict[str, Peer] = {}
+    by_name: dict[str, Peer] = {}
     for name in names:
         if not timm.is_model(name):
             known = [*zoo.VARIANTS, *timm.list_models()]
@@ -53,15 +53,17 @@ def peers(
         if not train and isinstance(model, zoo.Classifier):
             model.fuse()
         try:
-            found[name] = Peer(model, (image,), count(model, (image,), train))
+            by_name[name] = Peer(model, (image,), count(model, (image,), train))
         except (AssertionError, RuntimeError, ValueError) as error:
             why = str(error).strip().split("\n")[0] or f"its own size is {own} x {own}"
-            found[name] = Peer(model, (image,), absent=f"takes no {size} x {size} pixels: {why}")
-    return found
+            by_name[name] = Peer(model, (image,), absent=f"takes no {size} x {size} pixels: {why}")
+    return by_name
 
 
 def _build(name: str, size: int) -> tuple[torch.nn.Module, int]:
     """The model, made for images of `size` where that is fixed, and the size it is known by."""
-    card = timm.models.get_pretrained_cfg(name)
-    fixed: dict[str, Any] = {"img_size": size} if card and card.fixed_input_size else {}
-    return timm.create_model(name, **fixed), card.input_size[1] if card else size
+    timm_config = timm.models.get_pretrained_cfg(name)
+    fixed: dict[str, Any] = (
+        {"img_size": size} if timm_config and timm_config.fixed_input_size else {}
+    )
+    return timm.create_model(name, **fixed), timm_config.input_size[1] if timm_config else size

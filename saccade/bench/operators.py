@@ -6,7 +6,7 @@ from typing import Any
 
 from saccade.bench import linglo, qna, sasa
 from saccade.bench.peer import Peer, Shape
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 SHAPE = Shape(4, 56, 56, 64, 8)
 OPERATORS: dict[str, Callable[..., dict[str, Peer]]] = {
@@ -21,16 +21,17 @@ def peers(
 ) -> dict[str, Peer]:
     """An operator and its peers, or only those named; options that are None keep their default."""
     make = OPERATORS[word]
-    given = {key: value for key, value in options.items() if value is not None}
+    set_options = {key: value for key, value in options.items() if value is not None}
     known = inspect.signature(make).parameters
-    for key in given:
+    for key in set_options:
         if key not in known:
             raise ValueError(f"bench: {word} has no {key}; leave --{key} out")
-    found = make(shape, **given)
+    by_name = make(shape, **set_options)
     for name in names:
-        if name not in found:
+        if name not in by_name:
+            close = nearest(name, by_name)
             raise ValueError(
-                f"bench: {word} has no peer named {name!r}; did you mean {nearest(name, found)!r}? "
-                f"There are {', '.join(n for n in found if n != word)}"
+                f"bench: {word} has no peer named {name!r}; did you mean {close!r}? "
+                f"There are {', '.join(n for n in by_name if n != word)}"
             )
-    return {name: peer for name, peer in found.items() if not names or name in (word, *names)}
+    return {name: peer for name, peer in by_name.items() if not names or name in (word, *names)}

@@ -57,12 +57,12 @@ def peers(
     how = {"stride": stride, "padding": attention.padding}
 
     def way(f: Aggregate, of: LearnedQueryAttention = attention) -> Aggregate:
-        return _Layer(of, partial(f, **how)) if layer else partial(f, **how)
+        return _QnaLayer(of, partial(f, **how)) if layer else partial(f, **how)
 
     with torch.device("meta"):
         stand_in = new().to(dtype)
     work = count(way(fused, stand_in), on_meta(inputs), train)
-    found = {
+    by_name = {
         "qna": Peer(way(ops.aggregate), inputs, work),
         "walked": Peer(way(ops.walked), inputs, work),
         "unrolled": Peer(way(ops.unrolled), inputs, work),
@@ -70,21 +70,21 @@ def peers(
     }
     nchw, side = drawn(B, C, H, W, **where), max(window, 7)
     if layer:
-        found["window"] = Peer(WindowAttention(C, heads, side).to(device, dtype), (x,))
-        found["conv"] = Peer(separable(C, window, stride).to(device, dtype), (nchw,))
-        found["global"] = Peer(DotProductAttention(C, heads).to(device, dtype), (x,))
+        by_name["window"] = Peer(WindowAttention(C, heads, side).to(device, dtype), (x,))
+        by_name["conv"] = Peer(separable(C, window, stride).to(device, dtype), (nchw,))
+        by_name["global"] = Peer(DotProductAttention(C, heads).to(device, dtype), (x,))
     else:
         three = q, k, x
-        found["window"] = Peer(partial(inside_windows, heads=heads, side=side), three)
-        found["conv"] = Peer(depthwise(C, window, stride).to(device, dtype), (nchw,))
+        by_name["window"] = Peer(partial(inside_windows, heads=heads, side=side), three)
+        by_name["conv"] = Peer(depthwise(C, window, stride).to(device, dtype), (nchw,))
         three = tuple(t.detach().permute(0, 3, 1, 2).requires_grad_(train) for t in three)
-        found["global"] = Peer(partial(everywhere, heads=heads), three)
+        by_name["global"] = Peer(partial(everywhere, heads=heads), three)
     for name in ("sasa", "unfold"):
-        found[name] = _peer_of_sasa(name, shape, layer=layer, window=window, **where)
+        by_name[name] = _peer_of_sasa(name, shape, layer=layer, window=window, **where)
     if stride > 1:
         for name in ("window", "global", "sasa", "unfold"):
-            found[name] = replace(found[name], absent=f"it has no stride, got stride {stride}")
-    return found
+            by_name[name] = replace(by_name[name], absent=f"it has no stride, got stride {stride}")
+    return by_name
 
 
 def _peer_of_sasa(name: str, shape: Shape, **how: Any) -> Peer:
@@ -94,7 +94,7 @@ def _peer_of_sasa(name: str, shape: Shape, **how: Any) -> Peer:
         return Peer(torch.add, (), absent=str(error))
 
 
-class _Layer(nn.Module):
+class _QnaLayer(nn.Module):
     """QnA's layer, with its aggregation computed by `f`."""
 
     def __init__(self, layer: LearnedQueryAttention, f: Aggregate):

@@ -10,14 +10,14 @@ from rich import box
 from rich.table import Table
 
 from saccade.bench.machine import stamp
-from saccade.bench.run import Row, Run
+from saccade.bench.run import Comparison, Row
 
 COLOUR, BASE = "#0072B2", "#D55E00"
 COLOURS = [BASE, COLOUR, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 MARKS = "os^Dvx+*P"
 
 
-def table(run: Run) -> Table:
+def table(run: Comparison) -> Table:
     """A row a peer; ratios are to `run.against`."""
     out = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     out.add_column("", overflow="fold", min_width=9)
@@ -35,7 +35,7 @@ def table(run: Run) -> Table:
     return out
 
 
-def notes(run: Run) -> list[str]:
+def notes(run: Comparison) -> list[str]:
     """What the table is to be read with, a line each."""
     clock = "CPU time of one thread" if run.by == "cpu" else "wall time"
     lines = [f"x: best {clock}, and peak memory, over those of {run.against}; all ran in turns"]
@@ -55,21 +55,21 @@ def digits(value: float) -> str:
     return f"{value:.{places}f}" if value >= 0.01 or not value else f"{value:.2g}"
 
 
-def lines(run: Run, **about: Any) -> list[dict[str, Any]]:
+def lines(run: Comparison, **about: Any) -> list[dict[str, Any]]:
     """For JSON: a dict per row, with the versions and settings it was measured under."""
     limits = None if run.limits is None else run.limits._asdict()
     under = {**about, "against": run.against, "by": run.by, "limits": limits, "machine": stamp()}
     return [{**asdict(row), **under} for row in run.rows]
 
 
-def append_json(run: Run, path: str | Path, **about: Any) -> None:
+def append_json(run: Comparison, path: str | Path, **about: Any) -> None:
     """Append a JSON line per row to a file."""
     with open(path, "a") as file:
         for line in lines(run, **about):
             file.write(json.dumps(line) + "\n")
 
 
-def draw(run: Run, path: str | Path, title: str) -> None:
+def draw(run: Comparison, path: str | Path, title: str) -> None:
     """Time and memory side by side, as PNG: bars, or points on a log scale if far apart."""
     import matplotlib
 
@@ -93,7 +93,7 @@ def draw(run: Run, path: str | Path, title: str) -> None:
 
 
 def draw_over(
-    runs: Mapping[int, Run], path: str | Path, title: str, axis: str = "side, pixels"
+    runs: Mapping[int, Comparison], path: str | Path, title: str, axis: str = "side, pixels"
 ) -> None:
     """Time and memory of each peer over what the runs are keyed by, as PNG on log scales."""
     import matplotlib

@@ -9,7 +9,7 @@ import torch
 from saccade.bench.clock import Call, Samples, Watch, peak_memory, sample
 from saccade.bench.machine import Limits, free_memory, limit_calls, limits_of
 from saccade.bench.peer import Peer, Work
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 Clock = Literal["cpu", "wall"]
 
@@ -38,8 +38,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Run:
-    """What came of a comparison; `rows` may be fewer than asked for if it was interrupted."""
+class Comparison:
+    """The result of a comparison; an interrupted one has fewer `rows`."""
 
     rows: list[Row]
     against: str
@@ -61,7 +61,7 @@ def compare(
     watch: Watch = lambda *_: None,
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
-) -> Run:
+) -> Comparison:
     """Time and weigh the peers in turns, the machine's limits among them.
 
     Ratios are to `against` (the first, if not given) by CPU time of one thread, or by the wall
@@ -97,7 +97,7 @@ def compare(
     by = by or ("cpu" if torch.get_num_threads() == 1 and device == "cpu" else "wall")
     times = {name: taken.timing() for name, taken in samples.items() if taken.cpu}
     if against not in times:
-        return Run([], against, by, None, left_out, interrupted)
+        return Comparison([], against, by, None, left_out, interrupted)
     best = {name: max(t.cpu if by == "cpu" else t.best, 1e-9) for name, t in times.items()}
     limits = limits_of(best)
 
@@ -108,7 +108,7 @@ def compare(
         return Row(name, *astuple(times[name]), peaks[name], gflops, *shares, *ratios)
 
     rows = [row(name) for name in peers if name in times]
-    return Run(rows, against, by, limits, left_out, interrupted)
+    return Comparison(rows, against, by, limits, left_out, interrupted)
 
 
 def _reason(peer: Peer) -> str:

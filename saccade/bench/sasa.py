@@ -52,12 +52,12 @@ def peers(
     inputs: Inputs = (x,) if layer else (q, k, v, attention.row, attention.col)
 
     def way(f: Callable[..., Tensor], of: StandAloneAttention = attention) -> Callable[..., Tensor]:
-        return _Layer(of, partial(f, **how)) if layer else partial(f, **how)
+        return _SasaLayer(of, partial(f, **how)) if layer else partial(f, **how)
 
     with torch.device("meta"):
         stand_in = StandAloneAttention(C, **how).to(dtype)
     work = count(way(ops.unfolded, stand_in), on_meta(inputs), train)
-    found = {
+    by_name = {
         "sasa": Peer(way(ops.local_attention), inputs, work),
         "tiled": Peer(way(partial(ops.local_attention, form="tiled")), inputs, work),
         "halo": Peer(way(halo), inputs, work),
@@ -66,20 +66,20 @@ def peers(
         "flex": Peer(way(flex), inputs, work, ready=True),
     }
     copies = (6 if train else 4) * window**2  # of the map, at the same time
-    found["unfold"] = replace(found["unfold"], needs=copies * q.nbytes)
+    by_name["unfold"] = replace(by_name["unfold"], needs=copies * q.nbytes)
     table = 16 * (H * W) ** 2  # bytes to find out once which blocks of keys a block may see
-    found["flex"] = replace(found["flex"], needs=table, absent=_no_flex(train, device))
+    by_name["flex"] = replace(by_name["flex"], needs=table, absent=_no_flex(train, device))
     if layer:
         whole = DotProductAttention(C, heads).to(device, dtype)
-        found["conv"] = Peer(separable(C, window).to(device, dtype), (x,))
-        found["global"] = Peer(whole, (make(B, H * W, C),))
+        by_name["conv"] = Peer(separable(C, window).to(device, dtype), (x,))
+        by_name["global"] = Peer(whole, (make(B, H * W, C),))
     else:
-        found["conv"] = Peer(depthwise(C, window).to(device, dtype), (v,))
-        found["global"] = Peer(partial(everywhere, heads=heads), (q, k, v))
-    return found
+        by_name["conv"] = Peer(depthwise(C, window).to(device, dtype), (v,))
+        by_name["global"] = Peer(partial(everywhere, heads=heads), (q, k, v))
+    return by_name
 
 
-class _Layer(nn.Module):
+class _SasaLayer(nn.Module):
     """SASA's layer, with its operator computed by `f`."""
 
     def __init__(self, layer: StandAloneAttention, f: Callable[..., Tensor]):

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 
 class UsageError(Exception):
@@ -163,13 +163,13 @@ def parse(name: str, function: Callable[..., Any], words: Sequence[str]) -> dict
         raise UsageError(
             f"{name}: one word too many, {unknown[0]!r}; it is typed as '{_usage(name, options)}'"
         )
-    given = {key: value for key, value in vars(typed).items() if value not in (None, [])}
+    arguments = {key: value for key, value in vars(typed).items() if value not in (None, [])}
     for option in options:
-        if option.required and option.name not in given:
+        if option.required and option.name not in arguments:
             raise UsageError(
                 f"{name}: {option.value.word} is missing; it is typed as '{_usage(name, options)}'"
             )
-    return given
+    return arguments
 
 
 def _usage(name: str, options: Sequence[Option]) -> str:

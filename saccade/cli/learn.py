@@ -29,7 +29,7 @@ def recipes(name: RecipeName | None = None, *, json: bool = False) -> None:
         json: print JSON
     """
     from saccade.recipes import book
-    from saccade.recipes.recipe import to_plain
+    from saccade.recipes.disk import to_plain
 
     if name is None:
         _list_recipes(json)
@@ -124,10 +124,10 @@ def train(
     if data is None:
         data = {"quick": "mnist", "quick_solar": "solar"}.get(recipe)
         if data is None:
-            from saccade.engine import kinds
+            from saccade import tasks
 
             raise ValueError(
-                f"train {recipe}: which images? --data FOLDER: {kinds.of(chosen).wanted}"
+                f"train {recipe}: which images? --data FOLDER: {tasks.of(chosen).data_hint}"
             )
     if recipe == "finetune" and not chosen.model.start:
         raise ValueError(
@@ -276,7 +276,7 @@ def report(
     """
     from saccade.report import comparison
 
-    summaries, sentences = comparison.found(runs)
+    summaries, sentences = comparison.find_runs(runs)
     one = len(summaries) == 1
     plain, tables, more = _reported(summaries[0]) if one else _compared(summaries, out)
     if json:
@@ -293,13 +293,13 @@ def report(
 def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
     """One run: for JSON, as a table, and in sentences."""
     from saccade.report import write as reports
-    from saccade.report.summary import shown, spoken
+    from saccade.tasks.figures import formatted, label_of
 
     written = reports.write(one)
-    heads = ("epoch", *map(spoken, one.figures), "minutes")
+    heads = ("epoch", *map(label_of, one.figures), "minutes")
     grid = table(*heads, right=heads)
     for line in one.lines:
-        figures = (shown(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
+        figures = (formatted(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
         style = "bold" if line is one.best else None
         grid.add_row(str(line["epoch"]), *figures, f"{line['seconds'] / 60:.1f}", style=style)
     return one.plain(written.files), [grid], [*one.sentences(), *written.sentences]
@@ -348,19 +348,19 @@ def _free(recipe: str) -> Path:
     return taken if again and taken is not None else folder
 
 
-def newest(verb: str) -> Path:
+def newest(command: str) -> Path:
     """The run of runs/ that has learnt something last, of those that a command can use."""
-    from saccade.engine import kinds
+    from saccade import tasks
     from saccade.engine.run import Run
 
-    found = sorted(Path("runs").glob("*/model.safetensors"), key=lambda p: -p.stat().st_mtime)
-    for path in found:
+    models = sorted(Path("runs").glob("*/model.safetensors"), key=lambda p: -p.stat().st_mtime)
+    for path in models:
         try:
-            if kinds.of(Run.open(path.parent).recipe).verb == verb:
+            if tasks.of(Run.open(path.parent).recipe).command == command:
                 return path.parent
         except (ValueError, OSError):  # no run of ours
             continue
-    raise FileNotFoundError(f"{verb}: with which model? --model RUN, or train one first")
+    raise FileNotFoundError(f"{command}: with which model? --model RUN, or train one first")
 
 
 def _is_first() -> bool:
@@ -390,7 +390,7 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
 def _done(folder: Path, json: bool = False) -> None:
     """What came of a run, and what to do with it."""
-    from saccade.engine import kinds
+    from saccade import tasks
     from saccade.engine.run import Run
     from saccade.report.summary import Summary
 
@@ -403,8 +403,8 @@ def _done(folder: Path, json: bool = False) -> None:
         return
     for sentence in summary.sentences():
         say(sentence)
-    for name in ("confusion.png", "classes.png", "reconstruction.png"):
-        if (folder / name).exists():
-            say(f"look: {folder / 'report.html'}, {folder / name}")
-    if verb := kinds.of(run.recipe).verb:
-        say(f"next: saccade {verb} PICTURE --model {folder}")
+    for drawing in sorted(folder.glob("*.png")):
+        if drawing.name != "curves.png":
+            say(f"look: {folder / 'report.html'}, {drawing}")
+    if command := tasks.of(run.recipe).command:
+        say(f"next: saccade {command} PICTURE --model {folder}")

@@ -90,20 +90,20 @@ def bench(
         word, *chosen = names
         _refuse(of_models, "models", f"the operator {word}")
         shape = benches.Shape.read(at or "4,56,64,8")
-        found = benches.operators.peers(word, chosen, shape, **how, **of_operators)
-        given = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
-        what = ", ".join([word, str(shape), *given]).replace("layer True", "layer")
+        compared = benches.operators.peers(word, chosen, shape, **how, **of_operators)
+        settings = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
+        what = ", ".join([word, str(shape), *settings]).replace("layer True", "layer")
     else:
         _refuse({"at": at, **of_operators}, "sasa, qna and linglo", "models")
         size, batch = size or 224, batch or 1
         names = benches.models.with_peers(names) if peers else names
-        found = benches.models.peers(names, size, batch, **how)
+        compared = benches.models.peers(names, size, batch, **how)
         what = f"{batch} x {size} x {size} pixels"
     kind = "forward and backward" if train else "forward"
     title = f"{what}: {kind}, {dtype}, {threads} thread(s)" + ", compiled" * compiled
     with _progress() as watch:
         run = benches.compare(
-            found, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
+            compared, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
             watch=watch, dtype=how["dtype"], device=device,
         )  # fmt: skip
     if json == "-":
@@ -156,7 +156,7 @@ def _progress() -> Generator[Callable[[str, float], None]]:
         yield lambda name, done: bar.update(task, description=name, completed=done, refresh=True)
 
 
-def _refuse(options: dict[str, Any], owner: str, asked: str) -> None:
+def _refuse(options: dict[str, Any], owner: str, subject: str) -> None:
     for key, value in options.items():
         if value is not None:
-            raise ValueError(f"bench: --{key} is for {owner}, got it with {asked}")
+            raise ValueError(f"bench: --{key} is for {owner}, got it with {subject}")

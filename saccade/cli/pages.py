@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from saccade.cli.command import Option, UsageError, Value, options_of, read_help
 from saccade.cli.commands import COMMANDS, TOPICS
+from saccade.spelling import nearest
 from saccade.version import __version__
-from saccade.words import nearest
 
 
 def help_page(command: Annotated[str, Value("COMMAND", "commands")] = "") -> None:

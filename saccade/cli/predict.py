@@ -36,17 +36,17 @@ def predict(
     from saccade.infer.predict import guesses
 
     count, unread = 0, 0
-    for file, found in guesses(files, model or _newest_or_own(), top, device, batch):
+    for file, answer in guesses(files, model or _newest_or_own(), top, device, batch):
         count += 1
-        if isinstance(found, str):
+        if isinstance(answer, str):
             unread += 1
-            note(found, "yellow")
+            note(answer, "yellow")
             if json:
-                show_json({"file": file, "error": found})
+                show_json({"file": file, "error": answer})
         elif json:
-            show_json({"file": file, "guesses": [guess._asdict() for guess in found]})
+            show_json({"file": file, "guesses": [guess._asdict() for guess in answer]})
         else:
-            _bars(file, found)
+            _bars(file, answer)
     end(count, unread)
 
 

@@ -40,20 +40,20 @@ def segment(
 
     count, unread, largest = 0, 0, 0
     chosen = model or newest("segment")
-    for file, found in segmented(files, chosen, out, device, window, short, batch):
+    for file, result in segmented(files, chosen, out, device, window, short, batch):
         count += 1
-        largest = max(largest, 0 if isinstance(found, str) else max(found.shown))
-        if isinstance(found, str):
+        largest = max(largest, 0 if isinstance(result, str) else max(result.size))
+        if isinstance(result, str):
             unread += 1
-            note(found, "yellow")
+            note(result, "yellow")
             if json:
-                show_json({"file": file, "error": found})
+                show_json({"file": file, "error": result})
         elif json:
-            line = {"file": file, "overlay": str(found.overlay), "mask": str(found.mask)}
-            show_json({**line, "shares": found.shares})
+            line = {"file": file, "overlay": str(result.overlay), "mask": str(result.mask)}
+            show_json({**line, "shares": result.shares})
         else:
-            most = ", ".join(f"{name} {100 * s:.0f}%" for name, s in [*found.shares.items()][:5])
-            say(f"{file} -> {found.overlay}: {most}")
+            most = ", ".join(f"{name} {100 * s:.0f}%" for name, s in [*result.shares.items()][:5])
+            say(f"{file} -> {result.overlay}: {most}")
     if window is not None and 0 < largest <= window:
         note(f"no window was needed: pictures are shown at {largest} pixels or less; see --short")
     end(count, unread)

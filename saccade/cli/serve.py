@@ -73,10 +73,10 @@ def _listener(host: str, port: int) -> socket.socket:
         f"try --host 127.0.0.1 (this machine alone) or --host 0.0.0.0 (all who reach it)"
     )
     try:
-        found = socket.getaddrinfo(host or "?", port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host or "?", port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ValueError(wrong) from error
-    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    family, kind, protocol, _, address = min(addresses, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     if os.name == "posix":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from saccade.cli.command import File, Folder, ModelName, Side
 from saccade.cli.console import note, say, show, show_json, table
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 CALIBRATION = 128  # images that 8-bit ranges are measured on
 ROUNDS = 100  # of timing, at most
@@ -101,8 +101,8 @@ def export(
             show(grid)
     if json:
         show_json({**facts, "files": {name: str(path) for name, path in files.items()}})
-    if to == "onnx" and not untrained and ready.kind.verb:
-        note(f"next: {_next(ready.kind.verb, out)}")
+    if to == "onnx" and not untrained and ready.definition.command:
+        note(f"next: {_next(ready.definition.command, out)}")
 
 
 def _beside(model: str, source: Path | None, ending: str) -> Path:
@@ -199,32 +199,14 @@ def _meant(name: str) -> str:
 
 def _fresh(name: str) -> Any:
     """A model by its name in the zoo or in a paper's table of detectors, its classes numbered."""
-    from saccade.engine import kinds
-    from saccade.engine.session import Opened
+    from saccade.engine import session
     from saccade.models import detectors, zoo
-    from saccade.models.describe import card
-    from saccade.recipes import recipe as words
 
-    if name not in zoo.VARIANTS and name not in detectors.DETECTORS:
+    ready = session.untrained(name)
+    if ready is None:
         close = nearest(name, [*zoo.VARIANTS, *detectors.DETECTORS])
         raise ValueError(f"export: no model named {name!r}; did you mean {close!r}?")
-    asked: Any
-    if name in detectors.DETECTORS:
-        net: Any = detectors.DETECTORS[name]()
-        made = net.arguments
-        asked = (
-            words.Segment(dim=made["dim"], inner=made["inner"])
-            if net.kind == "semantic_fpn"
-            else words.RetinaNet(**made["settings"])
-        )
-        test = {}
-    else:
-        net, asked = cast(Any, zoo.build(name)), words.Classify()
-        test = {"size": card(net)["input_size"][1]}
-    kind = kinds.named(type(asked).__name__)
-    classes = [f"class {i}" for i in range(int(net.num_classes))]
-    task = kind.task(asked, net, tuple(classes), {}).eval()
-    return Opened(kind, task, kind.tests(**test), classes, {}, asked)
+    return ready
 
 
 def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
@@ -245,13 +227,15 @@ def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
     out = out or (place if place.is_dir() else place.parent) / "hub"
     if out.resolve() == place.resolve():
         raise ValueError("export: the hub's folder is one of its own; name another with --out")
-    shown = {}
+    input_config = {}
     if hub.of_timm(net):
         side = ready.test.size
-        shown = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
+        input_config = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
                  "interpolation": ready.test.interpolation}  # fmt: skip
-    hub.write(net, out, model_card.written(net, notes, ready.kind.verb, run), shown, **notes)
-    again = timm.create_model(f"local-dir:{out}", pretrained=True) if shown else load(out)
+    hub.write(
+        net, out, model_card.written(net, notes, ready.definition, run), input_config, **notes
+    )
+    again = timm.create_model(f"local-dir:{out}", pretrained=True) if input_config else load(out)
     wanted, got = net.state_dict(), again.state_dict()
     if wanted.keys() != got.keys() or not all(torch.equal(got[k], v) for k, v in wanted.items()):
         raise RuntimeError(f"export: what comes back from {str(out)!r} is not the model")
@@ -274,18 +258,18 @@ def _about(ready: Any) -> dict[str, Any]:
     """What a program that runs the file needs to know."""
     import dataclasses
 
-    from saccade.models.describe import card
+    from saccade.models.describe import timm_config
     from saccade.version import __version__
 
-    about = card(ready.task.net)
+    about = timm_config(ready.task.net)
     return {
         "model": about["architecture"],
-        "for": ready.kind.verb,
+        "for": ready.definition.command,
         "classes": list(ready.classes),
         "mean": list(about["mean"]),
         "std": list(about["std"]),
         "test": dataclasses.asdict(ready.test),
-        "task": _public(dataclasses.asdict(ready.asked)),
+        "task": _public(dataclasses.asdict(ready.settings)),
         "decode": ready.task.decoding(),
         "notes": ready.notes,
         "saccade": __version__,
@@ -301,12 +285,16 @@ def _quantised(
     from saccade.engine.run import Run
     from saccade.recipes.recipe import Data
 
-    splits = session.images_of(Run.open(model)) if data is None else ready.kind.find(data, Data())
+    splits = (
+        session.images_of(Run.open(model))
+        if data is None
+        else ready.definition.find(data, Data(), 0)
+    )
     net = ready.task.net
 
     def batches(split: str, batch: int) -> Any:
-        images = ready.kind.aligned(getattr(splits, split), ready.classes)
-        loader = make.unaugmented(ready.kind, ready.test, images, net, Group(), batch)
+        images = ready.definition.align(getattr(splits, split), ready.classes)
+        loader = make.unaugmented(ready.definition, ready.test, images, net, Group(), batch)
         return (part for parts in loader.epoch(0) for part in parts)
 
     def some(count: int) -> Any:
@@ -321,12 +309,12 @@ def _quantised(
     for name, file in (("fp32", path), ("int8", small)):
         run = _noted(ship.runner(file), answers.setdefault(name, []))
         scores[name] = ship.figures(ready.task, run, batches("val", 32))
-    told = ", ".join(f"{name} {figures[best]:.2f}" for name, figures in scores.items())
-    told += f" ({scores['int8'][best] - scores['fp32'][best]:+.2f})"
+    summary = ", ".join(f"{name} {figures[best]:.2f}" for name, figures in scores.items())
+    summary += f" ({scores['int8'][best] - scores['fp32'][best]:+.2f})"
     if answers["fp32"]:
         same = [a == b for a, b in zip(answers["fp32"], answers["int8"], strict=True)]
-        told += f"; same answer on {100 * sum(same) / len(same):.1f}% of images"
-    sentence = f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {told}"
+        summary += f"; same answer on {100 * sum(same) / len(same):.1f}% of images"
+    sentence = f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {summary}"
     return small, {name: figures[best] for name, figures in scores.items()}, sentence
 
 
@@ -334,10 +322,10 @@ def _noted(run: Any, answers: list[int]) -> Any:
     """The run; where each image has one class, the answers are kept."""
 
     def call(image: Any) -> Any:
-        made = run(image)
-        if "logits" in made and made["logits"].ndim == 2:
-            answers.extend(made["logits"].argmax(1).tolist())
-        return made
+        outputs = run(image)
+        if "logits" in outputs and outputs["logits"].ndim == 2:
+            answers.extend(outputs["logits"].argmax(1).tolist())
+        return outputs
 
     return call
 

@@ -1,1 +1,1 @@
-"""Images in."""
+"""From files on disk to batches of images with their targets."""

@@ -24,7 +24,7 @@ from timm.data.transforms import RandomResizedCropAndInterpolation, str_to_pil_i
 from torch import Tensor
 from torchvision import transforms as T
 
-from saccade.recipes.recipe import Augment, Test
+from saccade.recipes.augment import Augment, Test
 
 Colour = Sequence[float]
 STRIP = 4  # times as long as wide; of a longer strip the middle is taken before it is resized
@@ -44,6 +44,12 @@ class Transform:
         for step in self.steps:
             image = step(image)
         return image if label is None else (image, {"label": label})
+
+    @property
+    def names(self) -> list[str]:
+        """What is done, in the papers' words, read off the live steps."""
+        inner = [s.transforms[0] if isinstance(s, T.RandomApply) else s for s in self.steps]
+        return [NAMES[type(step)] for step in inner if type(step) in NAMES]
 
     def __repr__(self) -> str:
         return "\n".join(("Transform", *(f"  {step}" for step in self.steps)))
@@ -68,7 +74,7 @@ class Normalise:
 
 
 class Crop(RandomResizedCropAndInterpolation):
-    """timm's random crop, which draws fast; of a speck it still takes a pixel."""
+    """timm's random crop; of an image a few pixels wide it takes at least one pixel."""
 
     @staticmethod
     def get_params(
@@ -82,7 +88,7 @@ class Crop(RandomResizedCropAndInterpolation):
 
 
 class Trim:
-    """The middle of a very long or very high image: resized whole, it would fill the memory."""
+    """The middle of a very long or very high image, which would fill the memory when resized."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
         W, H = image.size
@@ -118,7 +124,7 @@ def train(augment: Augment, mean: Colour, std: Colour) -> Transform:
 
 
 def _rand(augment: Augment, mean: Colour) -> RandAugment:
-    """timm's RandAugment; shifts grow with the image, and what they lay bare is of mean colour."""
+    """timm's RandAugment; shifts grow with the image, and uncovered pixels get the mean colour."""
     options = {
         "translate_const": int(augment.size * 0.45),
         "img_mean": tuple(min(255, round(255 * x)) for x in mean),
@@ -149,7 +155,7 @@ def test(test: Test, mean: Colour, std: Colour) -> Transform:
     )
 
 
-WORDS: dict[type, str] = {
+NAMES: dict[type, str] = {
     Crop: "crop",
     T.RandomHorizontalFlip: "flip",
     RandAugment: "RandAugment",
@@ -159,14 +165,6 @@ WORDS: dict[type, str] = {
     T.Resize: "resize",
     T.CenterCrop: "centre",
 }
-
-
-def parts(transform: "Transform | Mix") -> list[str]:
-    """What is done, in the words of the papers, read off the live steps."""
-    if isinstance(transform, Mix):
-        return [word for word, alpha in transform.alphas.items() if alpha]
-    inner = [p.transforms[0] if isinstance(p, T.RandomApply) else p for p in transform.steps]
-    return [WORDS[type(p)] for p in inner if type(p) in WORDS]
 
 
 class Mix:
@@ -184,10 +182,15 @@ class Mix:
         self.alphas = {"mixup": augment.mixup, "cutmix": augment.cutmix}
         self.switch, self.share = augment.switch, augment.mix
 
+    @property
+    def names(self) -> list[str]:
+        """Which of the two are on."""
+        return [name for name, alpha in self.alphas.items() if alpha]
+
     def __call__(
         self, image: Float[Tensor, "B 3 H W"], label: Int64[Tensor, "B"], seed: int
     ) -> tuple[Float[Tensor, "B 3 H W"], dict[str, Tensor]]:
-        """The images, mixed in place, and whose they are."""
+        """The images, mixed in place; labels, the neighbours' labels, and the share of each."""
         rows = len(image) // 2 * 2
         other = label.clone()
         other[:rows] = label[:rows].unflatten(0, (-1, 2)).flip(1).flatten()
@@ -218,12 +221,12 @@ class Mix:
 def _box(
     shape: Sequence[int], s: float, chance: np.random.RandomState
 ) -> tuple[tuple[int, int, int, int], float]:
-    """timm's box, which draws from numpy's global generator, drawn from ours instead."""
-    kept = np.random.get_state()
+    """timm's box for cutmix, drawn from our generator instead of numpy's global one."""
+    state = np.random.get_state()
     np.random.set_state(chance.get_state())
     try:
         box, s = cutmix_bbox_and_lam(tuple(shape), s)
     finally:
-        np.random.set_state(kept)
+        np.random.set_state(state)
     top, bottom, left, right = map(int, box)
     return (top, bottom, left, right), float(s)

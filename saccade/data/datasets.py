@@ -23,7 +23,7 @@ import numpy as np
 from saccade.data import packaged, picture, shards, table
 from saccade.data.images import Files, Images, Listing, Some, Unreadable
 from saccade.recipes.recipe import Data
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 __all__ = ["Images", "Splits", "Unreadable", "aligned", "every", "find", "parted"]
 
@@ -69,13 +69,13 @@ def every(path: str, classes: list[str]) -> Images:
     if ready is not None:
         _, train, val = ready
         return aligned(train if val is None else val, classes)
-    found = _listing(Path(path))
-    listed = found.train if found.val is None else found.val
+    listing = _listing(Path(path))
+    listed = listing.train if listing.val is None else listing.val
     names = _ordered({name for _, name in listed})
     if not names:
-        raise ValueError(f"{found.what}: no images to test on; wanted: {KNOWN}")
+        raise ValueError(f"{listing.what}: no images to test on; wanted: {KNOWN}")
     labels = [names.index(name) for _, name in listed]
-    return aligned(found.make([item for item, _ in listed], labels, names), classes)
+    return aligned(listing.make([item for item, _ in listed], labels, names), classes)
 
 
 def _arrays(path: str) -> tuple[str, Images, Images | None] | None:
@@ -143,17 +143,17 @@ def _subfolders(place: Path) -> list[Path]:
 
 def _classes(place: Path, split: str) -> tuple[list[tuple[str, str]], list[str]]:
     """Names of a split's picture files with their classes, in order, and classes without any."""
-    found, empty = [], []
+    pairs, empty = [], []
     for folder in _subfolders(place / split):
         names = []
         for at, inside, files in os.walk(folder, followlinks=True):
             inside[:] = [name for name in inside if not _circular(os.path.join(at, name))]
             inner = os.path.relpath(at, place)
             names += [os.path.join(inner, name) for name in files if picture.is_one(name)]
-        found += [(name, folder.name) for name in sorted(names)]
+        pairs += [(name, folder.name) for name in sorted(names)]
         if not names:
             empty.append(folder.name)
-    return found, empty
+    return pairs, empty
 
 
 def _circular(path: str) -> bool:
@@ -207,34 +207,36 @@ def _manifest(place: Path) -> Listing:
 # -- classes --------------------------------------------------------------------------------
 
 
-def _splits(found: Listing, data: Data, seed: int) -> Splits:
-    """Numbers for the classes, and what must hold of them."""
-    if not found.train:
-        raise ValueError(f"{found.what}: no images to train on; wanted: {KNOWN}")
-    present = {name for _, name in found.train}
-    classes = [name for name in found.order or _ordered(present) if name in present]
+def _splits(listing: Listing, data: Data, seed: int) -> Splits:
+    """Number the classes and check them, then make both sets."""
+    if not listing.train:
+        raise ValueError(f"{listing.what}: no images to train on; wanted: {KNOWN}")
+    present = {name for _, name in listing.train}
+    classes = [name for name in listing.order or _ordered(present) if name in present]
     numbers = {name: i for i, name in enumerate(classes)}
-    for _, name in found.val or ():
+    for _, name in listing.val or ():
         if name not in numbers:
             raise ValueError(
-                f"{found.what}: class {name!r} has validation images but none to train on; "
+                f"{listing.what}: class {name!r} has validation images but none to train on; "
                 f"did you mean {nearest(name, classes)!r}?"
             )
 
-    def made(listed: Sequence[tuple[Any, str]]) -> Images:
-        return found.make(
+    def make_images(listed: Sequence[tuple[Any, str]]) -> Images:
+        return listing.make(
             [item for item, _ in listed], [numbers[name] for _, name in listed], classes
         )
 
-    if found.val is None:
-        train, val = hold_out(made(found.train), data.holdout, seed)
-        return _ready(found.what, train, val, found.warnings)
-    if not found.val:
+    if listing.val is None:
+        train, val = hold_out(make_images(listing.train), data.holdout, seed)
+        return _ready(listing.what, train, val, listing.warnings)
+    if not listing.val:
         raise ValueError(
-            f"{found.what}: the validation set is empty; add images, or remove it to have "
+            f"{listing.what}: the validation set is empty; add images, or remove it to have "
             "data.holdout of the training images held out"
         )
-    return _ready(found.what, made(found.train), made(found.val), found.warnings)
+    return _ready(
+        listing.what, make_images(listing.train), make_images(listing.val), listing.warnings
+    )
 
 
 def _ready(what: str, train: Images, val: Images, warnings: Sequence[str] = ()) -> Splits:
@@ -246,9 +248,9 @@ def _ready(what: str, train: Images, val: Images, warnings: Sequence[str] = ()) 
         )
     counted = np.bincount(val.labels, minlength=len(classes))
     without = [name for name, count in zip(classes, counted, strict=True) if not count]
-    told = [f"no validation images of {_listed(without)}"] if without else []
+    more = [f"no validation images of {_listed(without)}"] if without else []
     about = f"{what}: {len(train)} images to train on, {len(val)} to validate, {len(classes)} "
-    return Splits(train, val, classes, f"{about}classes", [*warnings, *told])
+    return Splits(train, val, classes, f"{about}classes", [*warnings, *more])
 
 
 def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
@@ -266,7 +268,7 @@ def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
 
 
 def parted(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Of so many images without classes, which stay to train on and which are held out."""
+    """Positions of `count` images without classes: those to train on, and those held out."""
     if not 0 < share < 1:
         raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
     order = np.random.default_rng((seed, 0)).permutation(count)

@@ -22,7 +22,7 @@ __all__ = ["Arrays", "Files", "Images", "Listing", "Some", "Strings", "Unreadabl
 
 
 class Images:
-    """Pictures by number. For a set to be held out or counted by class, `labels` lie ready."""
+    """Pictures by number, and their `labels` without opening them, to hold out or to count."""
 
     classes: list[str]
     labels: Integer[np.ndarray, "N"]
@@ -39,21 +39,21 @@ class Images:
         raise NotImplementedError
 
     def parts(self) -> list[np.ndarray]:
-        """What tells this set from another: names, labels and their order."""
+        """The arrays that a checksum of the set is made of: names, labels and their order."""
         return [self.labels]
 
     def digest(self) -> str:
-        """Equal for equal sets, wherever they lie; no picture file is opened for it."""
-        found = hashlib.sha256()
+        """A checksum: equal for equal sets in any folder. No picture file is opened."""
+        digest = hashlib.sha256()
         for part in self.parts():
-            found.update(f"{part.dtype} {part.shape}".encode())
-            found.update(np.ascontiguousarray(part).data)
-        return found.hexdigest()
+            digest.update(f"{part.dtype} {part.shape}".encode())
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a layout holds, before classes have numbers."""
+    """The items of a set with the names of their classes, before classes have numbers."""
 
     what: str
     train: Sequence[tuple[Any, str]]

@@ -88,13 +88,13 @@ class Loader:
         first = s * self.batch
         size = self.batch if self.whole else min(self.batch, len(self.images) - first)
         low, high = (r * size // self.world for r in (self.rank, self.rank + 1))
-        made = []
+        batches = []
         for at in range(low, high, self.part):
             # Repeats lie a round apart, each round turned by one: neighbours differ, also in turn.
             rounds, inside = np.divmod(np.arange(at, min(at + self.part, high)), self.distinct)
             indices = s * self.distinct + (inside + rounds) % self.distinct
-            made.append(Order(n, s, first + at, indices if order is None else order[indices]))
-        return made
+            batches.append(Order(n, s, first + at, indices if order is None else order[indices]))
+        return batches
 
     # -- reading ----------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Loader:
             yield parts
 
     def note(self, bad: dict[str, str], short: int = 0) -> None:
-        """Remember unreadable images; stop if they are too many, or leave a whole batch short."""
+        """Remember unreadable images; raise if they are too many, or if a batch is incomplete."""
         self.bad |= bad
         share, gap = self.limit * len(self.images), short and self.whole
         if bad and (len(self.bad) > share or gap):
@@ -131,7 +131,7 @@ def alike(
     size: int,
     draw: np.random.Generator,
 ) -> Int64[np.ndarray, "N"]:
-    """`order` such that runs of `size` images are alike, in no particular order of kinds."""
+    """`order`, changed so that each run of `size` images is of one kind, kinds in any order."""
     runs, rest = [], []
     for kind in np.unique(like):
         own = order[like[order] == kind]

@@ -60,14 +60,14 @@ def has_idx(folder: Path) -> bool:
 
 def idx(folder: Path, classes: list[str] | None = None) -> tuple[Images, Images]:
     """The training and the test set of MNIST-like idx files."""
-    made = []
+    arrays = []
     for split in ("train", "t10k"):
         pixels, labels = (_idx(folder / name.format(split)) for name in IDX)
         if len(pixels) != len(labels):
             raise ValueError(f"{folder}: {len(pixels)} {split} images but {len(labels)} labels")
         names = classes or [str(label) for label in range(int(labels.max()) + 1)]
-        made.append(Arrays(f"{folder.name} {split}", pixels, labels, names))
-    return made[0], made[1]
+        arrays.append(Arrays(f"{folder.name} {split}", pixels, labels, names))
+    return arrays[0], arrays[1]
 
 
 def _idx(path: Path) -> UInt8[np.ndarray, "..."]:

@@ -32,7 +32,7 @@ class Unreadable(ValueError):  # noqa: N818 (a finding about a picture)
 
 
 def is_one(name: str) -> bool:
-    """Whether a file is a picture by its name; hidden ones are some program's own."""
+    """Whether a file is a picture by its name; hidden files belong to other programs."""
     return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
 
 
@@ -44,7 +44,7 @@ class Size(NamedTuple):
 
 
 def size(path: str | Path) -> Size | None:
-    """From the head of a file, none of whose pixels are read; None where that makes no sense."""
+    """The size of a picture, read from the head of its file; None if that cannot be read."""
     try:
         with warnings.catch_warnings(), Image.open(_quietly(path)) as file:
             return Size(file.size, file.size[::-1] if _sideways(file) else file.size)
@@ -58,7 +58,7 @@ def _sideways(file: Image.Image) -> bool:
 
 @contextmanager
 def opened(source: str | Path | io.BytesIO, name: str) -> Generator[Image.Image]:
-    """A picture's file, no larger than is read; whatever is wrong with it is Unreadable."""
+    """A picture's file, opened; one that is broken or too large raises `Unreadable`."""
     try:
         with warnings.catch_warnings(), Image.open(_quietly(source)) as file:
             W, H = file.size
@@ -127,8 +127,10 @@ def read(path: str | Path, side: int | None = None) -> Float[np.ndarray, "H W 3"
     return np.asarray(photo, np.float32) / 255
 
 
-def to_input(photo: Float[np.ndarray, "H W 3"], card: dict[str, Any]) -> Float[Tensor, "1 3 H W"]:
-    """Normalised as the model's card says."""
+def to_input(
+    photo: Float[np.ndarray, "H W 3"], timm_config: dict[str, Any]
+) -> Float[Tensor, "1 3 H W"]:
+    """Normalised with a model's mean and standard deviation."""
     x = torch.from_numpy(photo).permute(2, 0, 1)
-    mean, std = (torch.tensor(card[k])[:, None, None] for k in ("mean", "std"))
+    mean, std = (torch.tensor(timm_config[k])[:, None, None] for k in ("mean", "std"))
     return ((x - mean) / std)[None]

@@ -78,7 +78,7 @@ class Batch:
         return replace(self, **_mapped(self.__dict__, Tensor, f))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Small tensors leave a worker by value: to share one costs a handshake each."""
+        """Small tensors leave a worker by value, which is faster than by shared memory."""
         return _mapped(self.__dict__, Tensor, lambda t: t.numpy() if t.nbytes < SMALL else t)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -90,7 +90,7 @@ def _taken(value: Any, those: list[int]) -> Any:
 
 
 def _mapped(value: Any, kind: type, f: Callable[[Any], Any]) -> Any:
-    """Everything of a kind replaced, inside dicts and lists too."""
+    """Apply `f` to every value of type `kind`, also inside dicts and lists."""
     if isinstance(value, dict):
         return {key: _mapped(inner, kind, f) for key, inner in value.items()}
     if isinstance(value, list):
@@ -125,10 +125,10 @@ class Reader:
         samples = []
         with _borrowed_chance():
             for position, i in enumerate(order.indices.tolist(), order.first):
-                found = self._found(order.epoch, position, i, bad)
-                if found is None:
+                readable = self._read_or_replace(order.epoch, position, i, bad)
+                if readable is None:
                     continue
-                i, (image, target) = found
+                i, (image, target) = readable
                 _seed(SAMPLE, self.seed, order.epoch, position)
                 samples.append((*self.transform(image, target), i))
         if not samples:
@@ -142,10 +142,10 @@ class Reader:
             target |= mixed
         return Batch(image, target, torch.tensor(indices), size), bad
 
-    def _found(
+    def _read_or_replace(
         self, epoch: int, position: int, i: int, bad: dict[str, str]
     ) -> tuple[int, tuple[Any, Any]] | None:
-        """Image i; if it cannot be read, one drawn instead where batches should stay whole."""
+        """Image i; if it cannot be read and batches should stay whole, a random other one."""
         others = None
         for _ in range(TRIES if self.whole else 1):
             try:
@@ -186,7 +186,7 @@ def chance(*key: int) -> np.random.Generator:
 
 
 def _seed(*key: int) -> None:
-    """All global generators, from the key alone."""
+    """Seed all global generators of random numbers with a key."""
     a, b, c, d = map(int, np.random.SeedSequence(key).generate_state(4))
     random.seed(a)
     np.random.seed(b)
@@ -195,11 +195,11 @@ def _seed(*key: int) -> None:
 
 @contextlib.contextmanager
 def _borrowed_chance() -> Generator[None]:
-    """Leave the global generators as they were found."""
-    kept = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+    """Restore the global generators of random numbers at the end."""
+    states = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         yield
     finally:
-        random.setstate(kept[0])
-        np.random.set_state(kept[1])
-        torch.default_generator.set_state(kept[2])
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.default_generator.set_state(states[2])

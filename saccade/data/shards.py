@@ -99,39 +99,39 @@ def _members(number: int, path: Path, warnings: list[str]) -> list[tuple[Member,
                 pictures[key] = Member(number, offset, size, name)
             elif ending in (".cls", ".json"):
                 labels[key] = _label(ending, os.pread(file.fileno(), size, offset))
-    found = [(member, labels[key]) for key, member in pictures.items() if labels.get(key)]
-    if len(found) < len(pictures):
-        without = len(pictures) - len(found)
+    members = [(member, labels[key]) for key, member in pictures.items() if labels.get(key)]
+    if len(members) < len(pictures):
+        without = len(pictures) - len(members)
         warnings.append(f"{path.name}: {without} images have no label and are left out")
-    return found
+    return members
 
 
 def _places(path: Path, warnings: list[str]) -> list[Place]:
     """Names, offsets and sizes of a tar's files; of a broken one, as far as it goes."""
-    found: list[Place] = []
+    places: list[Place] = []
     trouble = ""
     with path.open("rb") as file:
         end = path.stat().st_size
         try:
-            found.extend(_plain(file.fileno(), end))
+            places.extend(_plain(file.fileno(), end))
         except _Odd:
-            found, trouble = _any(path)
+            places, trouble = _any(path)
         if os.pread(file.fileno(), 1024, max(0, end - 1024)).strip(b"\0") or not end:
             trouble = trouble or "it has no end"  # two empty blocks
     if trouble:
-        warnings.append(f"{path.name} is broken after {len(found)} members ({trouble})")
-    return [(name, offset, size) for name, offset, size in found if offset + size <= end]
+        warnings.append(f"{path.name} is broken after {len(places)} members ({trouble})")
+    return [(name, offset, size) for name, offset, size in places if offset + size <= end]
 
 
 def _any(path: Path) -> tuple[list[Place], str]:
-    """As tarfile sees it, and what it stumbled over."""
-    found: list[Place] = []
+    """The places that tarfile reads, and its error if there is one."""
+    places: list[Place] = []
     try:
         with tarfile.open(path, "r:") as tar:
-            found.extend((m.name, m.offset_data, m.size) for m in tar if m.isfile())
+            places.extend((m.name, m.offset_data, m.size) for m in tar if m.isfile())
     except (tarfile.TarError, OSError) as error:
-        return found, str(error)
-    return found, ""
+        return places, str(error)
+    return places, ""
 
 
 class _Odd(Exception):  # noqa: N818 (no error: tarfile will know)
@@ -172,9 +172,9 @@ def _label(ending: str, content: bytes) -> str:
     text = content.decode(errors="replace").strip()
     if ending == ".json":
         try:
-            told = json.loads(text)
+            value = json.loads(text)
         except ValueError:
             return ""
-        told = told if isinstance(told, dict) else {"label": told}
-        text = next((str(told[k]) for k in ("label", "cls", "class") if k in told), "")
+        value = value if isinstance(value, dict) else {"label": value}
+        text = next((str(value[k]) for k in ("label", "cls", "class") if k in value), "")
     return text

@@ -75,13 +75,13 @@ def listing(place: Path) -> Listing:
         for k in ("train", split)
         if k
     }
-    found, warnings = {}, []
+    splits, warnings = {}, []
     for k, rows in raw.items():
-        told = list(enumerate(rows[label]))
-        known = [(i, v) for i, v in told if v is not None and v != -1]  # -1: kept secret
-        found[k] = [((k, i), names[v] if names else str(v)) for i, v in known]
-        if len(known) < len(told):
-            warnings.append(f"{k}: {len(told) - len(known)} rows have no label and are left out")
+        labels = list(enumerate(rows[label]))
+        known = [(i, v) for i, v in labels if v is not None and v != -1]  # -1: kept secret
+        splits[k] = [((k, i), names[v] if names else str(v)) for i, v in known]
+        if len(known) < len(labels):
+            warnings.append(f"{k}: {len(labels) - len(known)} rows have no label and are left out")
 
     def make(items: list[tuple[str, int]], labels: list[int], classes: list[str]) -> Images:
         k = items[0][0]
@@ -89,11 +89,11 @@ def listing(place: Path) -> Listing:
         return Table(f"{place.name} {k}", raw[k], image, rows, labels, classes)
 
     what = place.resolve().name
-    return Listing(what, found["train"], found.get(split), make, order=names, warnings=warnings)
+    return Listing(what, splits["train"], splits.get(split), make, order=names, warnings=warnings)
 
 
 def _column(place: Path, features: Any, kind: type, usual: str) -> str:
-    """The column of that kind; one of the usual name will do."""
+    """The column of a kind, or else one that has the usual name."""
     for name, feature in features.items():
         if isinstance(feature, kind):
             return name

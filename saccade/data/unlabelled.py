@@ -41,10 +41,10 @@ def every(path: str) -> Pictures:
     """What there is to test a model on: a validation folder, or else all pictures at the path."""
     place = _folder(path)
     val = next((name for name in VALIDATION if (place / name).is_dir()), "")
-    found = _below(place, val)
-    if not len(found):
+    images = _below(place, val)
+    if not len(images):
         raise ValueError(f"{path!r}: no picture to test on")
-    return found
+    return images
 
 
 def _folder(path: str) -> Path:
@@ -54,15 +54,15 @@ def _folder(path: str) -> Path:
 
 
 def _below(place: Path, inside: str = "") -> Pictures:
-    found = []
+    names = []
     for at, _, files in os.walk(place / inside):
         inner = os.path.relpath(at, place)
-        found += [os.path.join(inner, name) for name in files if picture.is_one(name)]
-    return Pictures(place, sorted(os.path.normpath(name) for name in found))
+        names += [os.path.join(inner, name) for name in files if picture.is_one(name)]
+    return Pictures(place, sorted(os.path.normpath(name) for name in names))
 
 
 def _held_out(images: Pictures, share: float, seed: int) -> tuple[Pictures, Pictures]:
     if 0 < share < 1 and len(images) < 2:
         raise ValueError(f"{str(images.root)!r}: {len(images)} pictures; it takes two or more")
-    kept, held = parted(len(images), share, seed)
-    return images.some(kept), images.some(held)
+    train, held = parted(len(images), share, seed)
+    return images.some(train), images.some(held)

@@ -1,4 +1,7 @@
-"""Worker processes that read ahead: they outlive epochs, end quietly, and are missed in words."""
+"""Worker processes that read images ahead of the training.
+
+They live on between epochs and end without a message; if one dies, the error says so in a sentence.
+"""
 
 import contextlib
 import os
@@ -38,7 +41,7 @@ class Pool:
     def _run(self, orders: list[Order]) -> Generator[Result]:
         if self._loader is None:
             self._loader = DataLoader(
-                _Mapped(self.read),
+                _ReadOrders(self.read),
                 batch_size=None,
                 sampler=self._orders,
                 num_workers=self.workers,
@@ -49,7 +52,7 @@ class Pool:
             )
         self._orders.orders = orders
         try:
-            with _losses_are_told_later():
+            with _no_error_at_any_line():
                 reading = iter(self._loader)
             yield from reading
         except Exception as error:
@@ -62,7 +65,7 @@ class Pool:
             raise
 
 
-class _Mapped(Dataset):
+class _ReadOrders(Dataset):
     def __init__(self, read: Reader):
         self.read = read
 
@@ -84,22 +87,22 @@ class _Orders(Sampler):
 
 
 def _alone(worker: int) -> None:
-    """Signals to the group, such as Ctrl-C, are for the main process, which then ends us."""
+    """Ignore signals to the whole group, such as Ctrl-C: the main process ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError):  # we lead a session already
         os.setsid()
-    sys.excepthook = _unless_left
+    sys.excepthook = _ignore_lost_main_process
 
 
-def _unless_left(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-    """The main process stopped while we handed something over: it knows, and says so itself."""
+def _ignore_lost_main_process(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """Ignore that the main process ended while a batch was handed over: it reports that itself."""
     if not issubclass(kind, ConnectionError | EOFError):
         sys.__excepthook__(kind, error, trace)
 
 
 @contextlib.contextmanager
-def _losses_are_told_later() -> Generator[None]:
-    """A DataLoader raises for a killed worker wherever the program stands; we tell it in `next`."""
+def _no_error_at_any_line() -> Generator[None]:
+    """Keep DataLoader from raising for a killed worker at any line: `next` raises for it."""
     handler = signal.getsignal(signal.SIGCHLD)
     yield
     if handler is not None and threading.current_thread() is threading.main_thread():

@@ -26,7 +26,12 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, run: str | Path, keep: int = 1, every: int | None = None):
-        """The last `keep` and one to fall back on stay, the best, and those of `every` n steps."""
+        """
+        Args:
+            run: the run's folder
+            keep: how many of the last ones stay, beside the best and one to fall back on
+            every: also keep each whose step is a multiple of this
+        """
         if keep < 1:
             raise ValueError(f"Checkpoints: at least the last one is kept, got {keep=}")
         self.folder = Path(run) / "checkpoints"
@@ -37,9 +42,9 @@ class Checkpoints:
         """`{"entries": [{step, file, sha256, score}], oldest first, "best": step or None}`."""
         path = self.folder / "index.json"
         if not path.is_file():  # a file has its name only once it is whole
-            found = sorted(p for p in self.folder.glob("step-*") if p.suffix != ".part")
-            steps = [int(p.stem.removeprefix("step-")) for p in found]
-            lines = zip(steps, found, strict=True)
+            files = sorted(p for p in self.folder.glob("step-*") if p.suffix != ".part")
+            steps = [int(p.stem.removeprefix("step-")) for p in files]
+            lines = zip(steps, files, strict=True)
             entries = [{"step": n, "file": p.name, "sha256": None, "score": None} for n, p in lines]
             return {"entries": entries, "best": None}
         try:
@@ -75,9 +80,9 @@ class Checkpoints:
         return path
 
     def _enter(self, entry: dict[str, Any]) -> None:
-        """Tell the index of a new file, then drop what is neither recent nor best.
+        """Enter a new file into the index, then delete files that are neither recent nor best.
 
-        Later steps than the new one are of a torn end that is being done again.
+        Entries with later steps belong to a torn end that is trained again; they go too.
         """
         index = self.index
         entries = [e for e in index["entries"] if e["step"] < entry["step"]] + [entry]
@@ -135,7 +140,7 @@ class Checkpoints:
 
 
 def sha256(path: Path) -> str:
-    """Of a file, or of a folder's files in the order of their names."""
+    """The checksum of a file, or of all files of a folder in the order of their names."""
     digest = hashlib.sha256()
     for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         with open(file, "rb") as stream:
@@ -146,7 +151,7 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def _beside(path: Path, part: Path | None = None) -> Generator[Path]:
-    """A name to write under; renamed into place when all went well, removed when not."""
+    """A temporary name to write under: renamed at the end, removed after an error."""
     part = part or path.with_name(path.name + ".part")
     try:
         yield part

@@ -1,4 +1,4 @@
-"""One process or many, under torchrun: who am I, and what do the others say.
+"""One process or many, under torchrun: collective operations that one process may call too.
 
 Nothing outside this file asks whether there are others; with one process every function here is
 the identity.
@@ -16,35 +16,35 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-SIGNS = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
-PATIENCE = timedelta(seconds=45)  # a rank that is silent this long within a step is gone
-LONG = timedelta(days=1)  # while one works for all: fits a teacher, writes to a slow disk
+LOST = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
+TIMEOUT = timedelta(seconds=45)  # a rank that is silent this long within a step is gone
+DAY = timedelta(days=1)  # while one works for all: fits a teacher, writes to a slow disk
 
 
 @dataclass(frozen=True)
 class Group:
-    """This process among the others."""
+    """This process among the others: its rank, their number, its device."""
 
     rank: int = 0
     world: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    patient: Any = None  # the same processes, who wait for each other for long
+    slow: Any = None  # a group of the same processes that waits a day instead of seconds
 
     @property
     def first(self) -> bool:
         return self.rank == 0
 
 
-def chosen(device: str | None) -> str:
-    """The device asked for, or the best there is."""
+def choose_device(device: str | None) -> str:
+    """The device that was named, or the best there is."""
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager
-def joined(device: str | None = None) -> Generator[Group]:
+def process_group(device: str | None = None) -> Generator[Group]:
     """Join the processes that torchrun started; alone if it did not."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    kind = chosen(device)
+    kind = choose_device(device)
     here = torch.device(kind)
     if kind == "cuda":
         here = torch.device(kind, int(os.environ.get("LOCAL_RANK", "0")))
@@ -52,7 +52,7 @@ def joined(device: str | None = None) -> Generator[Group]:
     if world == 1 and "MASTER_ADDR" not in os.environ:
         yield Group(device=here)
         return
-    store, rank, world = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
     # torchrun keeps its store when it starts processes again; those that are gone left addresses.
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     dist.init_process_group(
@@ -60,22 +60,22 @@ def joined(device: str | None = None) -> Generator[Group]:
         store=dist.PrefixStore(f"start {again}", store),
         rank=rank,
         world_size=world,
-        timeout=PATIENCE,
+        timeout=TIMEOUT,
     )
     try:
-        patient = dist.new_group(backend="gloo", timeout=LONG)
-        yield Group(dist.get_rank(), dist.get_world_size(), here, patient)
+        slow = dist.new_group(backend="gloo", timeout=DAY)
+        yield Group(dist.get_rank(), dist.get_world_size(), here, slow)
     finally:
         dist.destroy_process_group()
 
 
 @contextmanager
-def together(group: Group, cure: str) -> Generator[None]:
+def explain_lost_process(group: Group, cure: str) -> Generator[None]:
     """Say in one sentence that another process is gone, where that is what an error means."""
     try:
         yield
     except (RuntimeError, dist.DistError) as error:
-        if group.world == 1 or not any(sign in str(error) for sign in SIGNS):
+        if group.world == 1 or not any(words in str(error) for words in LOST):
             raise
         raise RuntimeError(
             f"process {group.rank} of {group.world} lost touch with the others, of which one has "
@@ -83,7 +83,7 @@ def together(group: Group, cure: str) -> Generator[None]:
         ) from error
 
 
-def copied(model: nn.Module, group: Group) -> nn.Module:
+def data_parallel(model: nn.Module, group: Group) -> nn.Module:
     """The model in DistributedDataParallel, where there are others."""
     if group.world == 1:
         return model
@@ -91,16 +91,16 @@ def copied(model: nn.Module, group: Group) -> nn.Module:
     return DistributedDataParallel(model, device_ids=ids)
 
 
-def sharded(model: nn.Module, group: Group) -> nn.Module:
+def shard(model: nn.Module, group: Group) -> nn.Module:
     """The model with its parameters split over the processes, block by block (FSDP2)."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(group.device.type, (group.world,))
     wholes = (module for module in model.modules() if getattr(module, "whole", False))
-    kept = {part for module in wholes for part in module.modules()}
+    inside_wholes = {part for module in wholes for part in module.modules()}
     for module in reversed(list(model.modules())):  # the inside first
-        if isinstance(module, nn.ModuleList) and module not in kept:
+        if isinstance(module, nn.ModuleList) and module not in inside_wholes:
             for block in module:
                 if any(p.requires_grad for p in block.parameters()):
                     fully_shard(block, mesh=mesh)
@@ -109,41 +109,41 @@ def sharded(model: nn.Module, group: Group) -> nn.Module:
 
 
 @contextmanager
-def gathered_up(model: nn.Module) -> Generator[None]:
-    """All parameters of a split model here, for processes that do not go step by step together."""
-    split: list[Any] = [m for m in model.modules() if callable(getattr(m, "unshard", None))]
-    for module in split:
+def unsharded(model: nn.Module) -> Generator[None]:
+    """Gather all parameters of a sharded model, for processes that go at their own pace."""
+    shards: list[Any] = [m for m in model.modules() if callable(getattr(m, "unshard", None))]
+    for module in shards:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
     try:
         yield
     finally:
-        for i, module in enumerate(split):
+        for i, module in enumerate(shards):
             module.set_reshard_after_forward(i > 0, recurse=False)  # the outermost keeps its own
             module.reshard()
 
 
-def agreed(model: nn.Module, group: Group) -> None:
-    """The first process's buffers for all: statistics that each has counted for itself."""
+def sync_buffers(model: nn.Module, group: Group) -> None:
+    """Broadcast the first process's buffers, such as the running statistics of BatchNorm."""
     if group.world > 1:
         for buffer in model.buffers():
             dist.broadcast(buffer, src=0)
 
 
 @contextmanager
-def quiet(model: nn.Module, last: bool) -> Generator[None]:
-    """Add up gradients without telling the others, until the last part of a step."""
+def no_sync(model: nn.Module, enabled: bool) -> Generator[None]:
+    """Add up gradients without an all_reduce, for all but the last part of a step."""
     if isinstance(model, DistributedDataParallel):
-        with cast(AbstractContextManager, nullcontext() if last else model.no_sync()):
+        with cast(AbstractContextManager, model.no_sync() if enabled else nullcontext()):
             yield
         return
-    announce = getattr(model, "set_requires_gradient_sync", None)
-    if callable(announce):
-        announce(last)
+    set_sync = getattr(model, "set_requires_gradient_sync", None)  # of FSDP2
+    if callable(set_sync):
+        set_sync(not enabled)
     yield
 
 
-def total(values: torch.Tensor, group: Group) -> torch.Tensor:
+def all_reduce(values: torch.Tensor, group: Group) -> torch.Tensor:
     """The sum over all processes."""
     if group.world > 1:
         values = values.to(group.device)
@@ -151,24 +151,25 @@ def total(values: torch.Tensor, group: Group) -> torch.Tensor:
     return values
 
 
-def told(value: Any, group: Group) -> Any:
-    """What the first process says, to all."""
+def broadcast(value: Any, group: Group) -> Any:
+    """The first process's value, in every process."""
     if group.world == 1:
         return value
     box = [value]
-    dist.broadcast_object_list(box, src=0, group=group.patient)
+    dist.broadcast_object_list(box, src=0, group=group.slow)
     return box[0]
 
 
-def gathered(value: Any, group: Group) -> list[Any]:
-    """What each process says, in the order of ranks."""
+def all_gather(value: Any, group: Group) -> list[Any]:
+    """The values of all processes, in the order of ranks."""
     if group.world == 1:
         return [value]
     box: list[Any] = [None] * group.world
-    dist.all_gather_object(box, value, group=group.patient)
+    dist.all_gather_object(box, value, group=group.slow)
     return box
 
 
-def wait(group: Group) -> None:
+def barrier(group: Group) -> None:
+    """Wait until all processes have come here."""
     if group.world > 1:
-        dist.barrier(group=group.patient)
+        dist.barrier(group=group.slow)

@@ -28,21 +28,29 @@ def evaluate(
     images: Loader,
     group: Group,
     how: str = "fp32",
-    asked: Callable[[], bool] | None = None,
+    should_stop: Callable[[], bool] | None = None,
 ) -> Metric:
     """The metric over all images, the same in every process.
 
-    Padding would be seen by what looks at a whole image, such as key-only attention, and figures
-    would depend on which images share a batch. So none is padded here.
+    Images are not padded here: a layer that looks at the whole image, such as key-only attention,
+    would see the padding, and figures would depend on which images share a batch.
 
-    Raises `Stopped` in all of them once any is `asked` to.
+    Args:
+        task: what is evaluated
+        images: the loader of the set
+        group: the processes that share the images
+        how: the precision, as a recipe names it
+        should_stop: asked before each batch; once it is true in any process, all raise `Stopped`
     """
     task.eval()
-    distributed.agreed(task, group)
+    distributed.sync_buffers(task, group)
     metric = task.metric()
-    with distributed.gathered_up(task):
+    with distributed.unsharded(task):
         for parts in images.epoch(0):
-            if asked is not None and distributed.total(torch.tensor(float(asked())), group) > 0:
+            if (
+                should_stop is not None
+                and distributed.all_reduce(torch.tensor(float(should_stop())), group) > 0
+            ):
                 raise Stopped
             for part in [alike for padded in parts for alike in padded.unpadded()]:
                 part = part.to(group.device)
@@ -51,7 +59,7 @@ def evaluate(
                 metric.update(output, part.target)
     whole = task.metric()
     whole.unread = {}
-    for state, bad in distributed.gathered((metric.state(), dict(images.bad)), group):
+    for state, bad in distributed.all_gather((metric.state(), dict(images.bad)), group):
         whole.add(state)
         whole.unread |= bad
     return whole

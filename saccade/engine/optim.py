@@ -42,26 +42,26 @@ def groups(task: Task, optim: Optim) -> list[dict]:
     """Parameters by decay, and by depth where early blocks are to learn more slowly."""
     scales = _scales(task, optim)
     declared = task.no_weight_decay() if "declared" in optim.undecayed else set()
-    found: dict[tuple[float, float], list[Tensor]] = {}
+    by_settings: dict[tuple[float, float], list[Tensor]] = {}
     for name, p in task.named_parameters():
         if not p.requires_grad:
             continue
         free = name in declared or ("vectors" in optim.undecayed and p.ndim <= 1)
         key = scales.get(name, 1.0), 0.0 if free else optim.weight_decay
-        found.setdefault(key, []).append(p)
+        by_settings.setdefault(key, []).append(p)
     return [
         {"params": params, "weight_decay": decay, "lr_scale": scale}
-        for (scale, decay), params in found.items()
+        for (scale, decay), params in by_settings.items()
     ]
 
 
 def _scales(task: Task, optim: Optim) -> dict[str, float]:
     """The share of the rate that each parameter learns with, by name, where it is not 1."""
-    found: dict[str, float] = {}
+    scales: dict[str, float] = {}
     if optim.layer_decay is not None:
         names = {p: name for name, p in task.named_parameters()}
         layered = param_groups_layer_decay(task.net, layer_decay=optim.layer_decay)
-        found = {names[p]: float(g["lr_scale"]) for g in layered for p in g["params"]}
+        scales = {names[p]: float(g["lr_scale"]) for g in layered for p in g["params"]}
     if optim.backbone != 1:
         backbone = getattr(task.net, "backbone", None)
         if not isinstance(backbone, nn.Module):
@@ -69,8 +69,8 @@ def _scales(task: Task, optim: Optim) -> dict[str, float]:
         own = set(backbone.parameters())  # wherever in the network it lies
         for name, p in task.named_parameters():
             if p in own:
-                found[name] = found.get(name, 1.0) * optim.backbone
-    return found
+                scales[name] = scales.get(name, 1.0) * optim.backbone
+    return scales
 
 
 def length(plan: Schedule, steps: int) -> int:
@@ -126,7 +126,7 @@ class Average:
             self.values[name].lerp_(p.detach(), 1 - keep)
 
     @contextmanager
-    def worn(self, model: nn.Module) -> Generator[None]:
+    def applied_to(self, model: nn.Module) -> Generator[None]:
         """The model with its averaged parameters, for as long as it is evaluated or saved."""
         self._swap(model)
         try:
@@ -137,9 +137,9 @@ class Average:
     @torch.no_grad()
     def _swap(self, model: nn.Module) -> None:
         for name, p in model.named_parameters():
-            kept = p.detach().clone()
+            own = p.detach().clone()
             p.copy_(self.values[name])
-            self.values[name].copy_(kept)
+            self.values[name].copy_(own)
 
     def state_dict(self) -> dict:
         return {"steps": self.steps, "values": self.values}

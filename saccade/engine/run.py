@@ -1,8 +1,8 @@
-"""The folder of a run: what was asked for, on which machine, and what came of it.
+"""The folder of a run: its recipe, its machine and its results.
 
 recipe.json        recipe as resolved, data, classes
 environment.json   versions, machine, command
-data.json          what tells the images from others: how many, and a checksum of names and labels
+data.json          how many images there are, and a checksum of their names and labels
 report.jsonl       a line per evaluation
 steps.jsonl        the loss and the rate along the way
 tables.json        the last evaluation's confusion matrix
@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 
-from saccade.recipes.recipe import Recipe, from_plain, to_plain
+from saccade.recipes.disk import from_plain, to_plain
+from saccade.recipes.recipe import Recipe
 from saccade.version import __version__
 
 
@@ -81,17 +82,17 @@ class Run:
     # -- what comes of it --------------------------------------------------------------------
 
     def lines(self, file: str = "report.jsonl") -> list[dict[str, Any]]:
-        """The lines written so far; a torn last one is no line."""
+        """The lines of a file so far; a last line that is incomplete is left out."""
         path = self.folder / file
         if not path.is_file():
             return []
-        found = []
+        lines = []
         for text in path.read_text().splitlines():
             try:
-                found.append(json.loads(text))
+                lines.append(json.loads(text))
             except json.JSONDecodeError:
                 break
-        return found
+        return lines
 
     def write(self, line: dict[str, Any], file: str = "report.jsonl") -> None:
         try:
@@ -104,13 +105,13 @@ class Run:
             ) from error
 
     def rewind(self, step: int) -> None:
-        """Forget what was written after a step, which is about to be done again."""
+        """Remove the lines after a step, because training goes on from there."""
         for file in ("report.jsonl", "steps.jsonl"):
             path = self.folder / file
             if path.is_file():
-                kept = [line for line in self.lines(file) if line["step"] <= step]
+                earlier = [line for line in self.lines(file) if line["step"] <= step]
                 part = path.with_name(path.name + ".part")
-                part.write_text("".join(json.dumps(line) + "\n" for line in kept))
+                part.write_text("".join(json.dumps(line) + "\n" for line in earlier))
                 part.replace(path)
 
     def known(self, file: str) -> dict[str, Any]:
@@ -120,14 +121,14 @@ class Run:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Whole or not at all."""
+    """Write a JSON file under another name first, so that it is never half written."""
     part = path.with_name(path.name + ".part")
     part.write_text(json.dumps(value, indent=1))
     os.replace(part, path)
 
 
 def environment() -> dict[str, Any]:
-    """What a reader needs to run it again."""
+    """Versions, machine and command: what is needed to run it again."""
     import timm
     import torchvision
 

@@ -25,15 +25,15 @@ from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
 from saccade.engine.optim import Average, length, optimiser, schedule
 from saccade.engine.run import Run, write_json
+from saccade.engine.state import TrainingState
 from saccade.engine.watch import Watcher
-from saccade.engine.weights import Weights
 from saccade.tasks.task import Task
 
 Report = Callable[[Run], list[str]]
 
 
 class Training:
-    """Everything that lives while a run lasts.
+    """One run while it trains: model, optimiser, loaders, and where it stands.
 
     `report` is called in the first process after each evaluation; the sentences that it returns
     are printed by the watcher.
@@ -57,21 +57,21 @@ class Training:
             self.task.to(memory_format=torch.channels_last)
         if self.loop.compile:
             self.task.net.compile()
-        self.model = (distributed.sharded if split else distributed.copied)(self.task, group)
+        self.model = (distributed.shard if split else distributed.data_parallel)(self.task, group)
         self.train = make.training(self.recipe, splits.train, self.task.net, group)
         self.val = make.evaluation(self.recipe, splits.val, self.task.net, group)
         self.optimiser = optimiser(self.task, self.recipe.optim, self.loop.batch)
         self.schedule = schedule(self.optimiser, self.recipe.schedule, len(self.train))
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.loop.precision == "fp16")
         self.average = Average(self.task, self.loop.ema) if self.loop.ema is not None else None
-        self.weights = Weights(self.task, self.optimiser, self.average, split)
+        self.weights = TrainingState(self.task, self.optimiser, self.average, split)
         every = self.loop.keep_every and self.loop.keep_every * len(self.train)
         self.checkpoints = Checkpoints(run.folder, self.loop.keep, every)
         self.step = 0
         self.seconds = 0.0
         self.best: float | None = None
-        self.owed = False  # an evaluation that was broken off
-        self.asked: list[int] = []
+        self.evaluation_due = False  # an evaluation that was broken off
+        self.stop_signals: list[int] = []
 
     # -- the loop ----------------------------------------------------------------------------
 
@@ -83,13 +83,13 @@ class Training:
         """Train to the end of the schedule, from wherever the state stands."""
         self.watcher.began(self.run, self.step, self.steps)
         began = time.monotonic() - self.seconds
-        with _asked_to_stop() as self.asked:
-            if self.owed:
+        with _stop_signals() as self.stop_signals:
+            if self.evaluation_due:
                 self._end(-(-self.step // len(self.train)))
             while self.step < self.steps:
                 epoch, at = divmod(self.step, len(self.train))
                 for parts in self.train.epoch(epoch, at):
-                    stop = self.advance(parts, bool(self.asked))
+                    stop = self.advance(parts, bool(self.stop_signals))
                     self.seconds = time.monotonic() - began
                     ends = self.step % len(self.train) == 0 or self.step == self.steps
                     if ends:
@@ -102,10 +102,10 @@ class Training:
                         break
 
     def advance(self, parts: list[Batch], stop: bool = False) -> bool:
-        """One step, told and noted; whether any process was asked to stop."""
-        terms, asked = self._step(parts, stop)
+        """Train one step and report it; whether any process was asked to stop."""
+        terms, stopping = self._step(parts, stop)
         self._note(terms)
-        return asked
+        return stopping
 
     def _step(self, parts: list[Batch], stop: bool) -> tuple[dict[str, float], bool]:
         """One update from all parts of a batch; the loss is the mean over the whole batch."""
@@ -120,19 +120,19 @@ class Training:
             terms = self._backward(part, share, last=part is parts[-1])
             for name, term in terms.items():
                 sums[name] = sums.get(name, 0) + term.detach() * share
-        told = torch.stack([*sums.values(), torch.tensor(float(stop), device=self.group.device)])
-        *means, asked = distributed.total(told.double(), self.group).tolist()
+        sent = torch.stack([*sums.values(), torch.tensor(float(stop), device=self.group.device)])
+        *means, stopping = distributed.all_reduce(sent.double(), self.group).tolist()
         terms = dict(zip(sums, means, strict=True))
         self._check(terms)
         self._update()
         self.step += 1
-        return terms, asked > 0
+        return terms, stopping > 0
 
     def _backward(self, part: Batch, share: float, last: bool) -> dict[str, Tensor]:
         device = self.group.device
         part = part.to(device)
         image = part.image.to(memory_format=torch.channels_last)
-        with distributed.quiet(self.model, last):
+        with distributed.no_sync(self.model, not last):
             with precision(self.loop.precision, device):
                 target = self.task.prepare(image, part.target)
                 terms = self.task.loss(self.model(image, part.size), target)
@@ -147,19 +147,20 @@ class Training:
                 raise self._unsound(f"the loss {name!r} is {value}")
 
     def _sound(self) -> None:
-        """No state that has lost its numbers is kept: a finite loss may have endless gradients."""
+        """Raise if a parameter is not finite: gradients may be infinite where the loss is not."""
         count = torch.zeros((), device=self.group.device)
         for value in self.task.state_dict().values():
             own = getattr(value, "to_local", lambda value=value: value)()
             count += (~own.isfinite()).sum()
-        if distributed.total(count, self.group) > 0:
+        if distributed.all_reduce(count, self.group) > 0:
             raise self._unsound("not all parameters are finite any more")
 
     def _unsound(self, what: str) -> FloatingPointError:
         last = self.checkpoints.entry()
-        kept = f"the checkpoint of step {last['step']} is kept" if last else "none was kept"
+        fallback = f"the checkpoint of step {last['step']} is kept" if last else "none was kept"
         return FloatingPointError(
-            f"step {self.step}: {what}; {kept}. Lower optim.lr, set optim.clip=1, or train in fp32"
+            f"step {self.step}: {what}; {fallback}. Lower optim.lr, set optim.clip=1, or train in "
+            f"fp32"
         )
 
     def _update(self) -> None:
@@ -186,33 +187,37 @@ class Training:
             self.run.write({"step": self.step, "loss": terms, "rate": rate}, "steps.jsonl")
 
     def _rate(self) -> float:
-        """That of the last blocks, where early ones learn more slowly."""
+        """The learning rate of the last blocks; earlier ones may have a smaller one."""
         return max(group["lr"] for group in self.optimiser.param_groups)
 
     def _end(self, epoch: int) -> None:
-        """After an epoch: evaluate where it is due, and save.
+        """After an epoch: evaluate if it is time, and save.
 
-        Who asks to stop may not wait for long: an evaluation is broken off, and owed.
+        A signal to stop breaks the evaluation off; it is then done first when the run goes on.
         """
         due = epoch % self.loop.evaluate_every == 0 or self.step == self.steps
-        self.owed = False
+        self.evaluation_due = False
         try:
             score = self._evaluate(epoch) if due else None
         except Stopped:
-            self.owed = True
+            self.evaluation_due = True
             self.save()
             raise Stopped(f"stopped at step {self.step} of {self.steps}, evaluating") from None
         except ValueError:  # images that cannot be read, more than may be: the epoch is kept
-            self.owed = True
+            self.evaluation_due = True
             self.save()
             raise
         self.save(score)
 
     def _evaluate(self, epoch: int) -> float:
         self._sound()
-        with self.average.worn(self.task) if self.average is not None else nullcontext():
+        with self.average.applied_to(self.task) if self.average is not None else nullcontext():
             metric = evaluate(
-                self.task, self.val, self.group, self.loop.precision, lambda: bool(self.asked)
+                self.task,
+                self.val,
+                self.group,
+                self.loop.precision,
+                lambda: bool(self.stop_signals),
             )
             figures = metric.compute()
             score = figures[self.task.best]
@@ -221,7 +226,7 @@ class Training:
                 self.best = score
                 self.weights.publish(self.run, figures, self.notes, self.group)
         for loader in (self.train, self.val):  # what one process met, all know
-            for met in distributed.gathered(dict(loader.bad), self.group):
+            for met in distributed.all_gather(dict(loader.bad), self.group):
                 loader.note(met)
         line = {
             "epoch": epoch, "step": self.step, "seconds": round(self.seconds, 1),
@@ -234,38 +239,40 @@ class Training:
             write_json(self.run.folder / "bad.json", {**self.train.bad, **self.val.bad})
         self.watcher.evaluated(line, best)
         if self.group.first and self.report is not None:
+            state = rng()
             for sentence in self.report(self.run):
-                self.watcher.said(sentence)
+                self.watcher.say(sentence)
+            set_rng(state)  # whatever a report draws, the run goes on as if it had not
         return score
 
     def save(self, score: float | None = None) -> None:
         self._sound()
-        distributed.agreed(self.task, self.group)
+        distributed.sync_buffers(self.task, self.group)
         state = {
             "best": self.best, "seconds": self.seconds, "rng": rng(),
             "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict(),
             "epoch": self.step // len(self.train), "at": self.step % len(self.train),
-            "bad": dict(self.train.bad), "owed": self.owed,
+            "bad": dict(self.train.bad), "owed": self.evaluation_due,
         }  # fmt: skip
         self.weights.save(self.checkpoints, state, self.step, score, self.group)
 
     def restore(self) -> None:
-        """Stand where the last whole checkpoint stood."""
+        """Load the last whole checkpoint."""
         state, torn = self.weights.load(self.checkpoints)
         for sentence in torn:
-            self.watcher.said(sentence)
+            self.watcher.say(sentence)
         self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]
         self.scaler.load_state_dict(state["scaler"])
         self.schedule.load_state_dict(state["schedule"])
         self.train.bad.update(state["bad"])
-        self.owed = state.get("owed", False)
+        self.evaluation_due = state.get("owed", False)
         set_rng(state["rng"])
         if self.group.first:
             self.run.rewind(self.step)
 
 
 def seed(*numbers: int) -> int:
-    """One seed out of several numbers, far from its neighbours'."""
+    """One seed made of several numbers; neighbouring numbers give unrelated seeds."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
@@ -300,16 +307,16 @@ def set_rng(state: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _asked_to_stop() -> Generator[list[int]]:
-    """Signals to stop, as they come; a second Ctrl-C stops at once.
+def _stop_signals() -> Generator[list[int]]:
+    """The signals to stop that have come so far; a second Ctrl-C stops at once.
 
-    Not a second SIGTERM: a scheduler sends one to every process, and torchrun passes on its own.
+    A second SIGTERM does not: a scheduler sends one to every process, and torchrun another.
     """
-    asked: list[int] = []
+    signals: list[int] = []
     before: dict[int, Any] = {}
 
     def ask(number: int, _: Any) -> None:
-        asked.append(number)
+        signals.append(number)
         if number == signal.SIGINT:
             signal.signal(number, before[number])
 
@@ -317,7 +324,7 @@ def _asked_to_stop() -> Generator[list[int]]:
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, ask)
     try:
-        yield asked
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

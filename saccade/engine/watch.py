@@ -13,23 +13,23 @@ class Watcher(Protocol):
     def began(self, run: Run, step: int, steps: int) -> None: ...
     def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...
     def evaluated(self, line: dict[str, Any], best: bool) -> None: ...
-    def said(self, sentence: str) -> None: ...
+    def say(self, sentence: str) -> None: ...
 
 
 class Silent:
-    """For every process but the first, and for tests."""
+    """A watcher that shows nothing: for all processes but the first, and for tests."""
 
     def began(self, run: Run, step: int, steps: int) -> None: ...
     def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...
     def evaluated(self, line: dict[str, Any], best: bool) -> None: ...
-    def said(self, sentence: str) -> None: ...
+    def say(self, sentence: str) -> None: ...
 
 
 class Several:
-    """Many watchers (see engine.train) as one.
+    """Several watchers as one.
 
-    The first is for the person; another that fails is let go with a sentence: no log is worth a
-    run.
+    The first is for the person. If another one fails, it is left out from then on, and the first
+    prints why: the run itself goes on.
     """
 
     def __init__(self, first: Any, *others: Any):
@@ -46,8 +46,8 @@ class Several:
     def evaluated(self, line: dict[str, Any], best: bool) -> None:
         self._tell("evaluated", line, best)
 
-    def said(self, sentence: str) -> None:
-        self._tell("said", sentence)
+    def say(self, sentence: str) -> None:
+        self._tell("say", sentence)
 
     def __enter__(self) -> "Several":
         for watcher in (self.first, *self.others):
@@ -58,11 +58,11 @@ class Several:
     def __exit__(self, *_: object) -> None:
         self.stack.close()
 
-    def _tell(self, what: str, *told: Any) -> None:
-        getattr(self.first, what)(*told)
+    def _tell(self, what: str, *arguments: Any) -> None:
+        getattr(self.first, what)(*arguments)
         for watcher in list(self.others):
             try:
-                getattr(watcher, what)(*told)
+                getattr(watcher, what)(*arguments)
             except Exception as error:
                 self.others.remove(watcher)
-                self.first.said(f"{type(watcher).__name__} has stopped: {error}")
+                self.first.say(f"{type(watcher).__name__} has stopped: {error}")

@@ -29,7 +29,7 @@ class Answer(NamedTuple):
 
     path: Path
     prediction: Any
-    shown: tuple[int, int] = (0, 0)
+    size: tuple[int, int] = (0, 0)
     """Height and width at which the model saw it."""
     error: str = ""
 
@@ -101,13 +101,13 @@ def predictions(
             answers: dict[int, tuple[Any, tuple[int, int]]] = {}
             for part in [alike for padded in parts for alike in padded.unpadded()]:
                 sizes = [(H, W) for H, W in part.target["original"].tolist()]
-                shown = part.image.shape[2], part.image.shape[3]
+                size = part.image.shape[2], part.image.shape[3]
                 part = part.to(device)
                 with torch.no_grad():
                     output = task(part.image.to(memory_format=torch.channels_last), part.size)
-                    found = predict(output, sizes)
-                for i, prediction in zip(part.index.tolist(), found, strict=True):
-                    answers[i] = prediction, shown
+                    batch_predictions = predict(output, sizes)
+                for i, prediction in zip(part.index.tolist(), batch_predictions, strict=True):
+                    answers[i] = prediction, size
             for i in range(step * batch, min((step + 1) * batch, len(paths))):
                 yield _answer(paths[i], answers.get(i), loader.bad)
     finally:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from saccade.data.boxes.coco import listed
 from saccade.engine import session
-from saccade.engine.distributed import chosen
+from saccade.engine.distributed import choose_device
 from saccade.infer.batches import predictions
-from saccade.models.describe import card
-from saccade.tasks.boxes import Found
+from saccade.tasks.detect.task import Detections
 
 BATCH = 4
 
@@ -22,7 +21,7 @@ class Searched(NamedTuple):
     """A picture and the boxes in it, or why it could not be read."""
 
     path: Path
-    boxes: Found | None
+    boxes: Detections | None
     error: str = ""
 
 
@@ -30,18 +29,20 @@ class Detector:
     """A trained detector, ready for pictures."""
 
     def __init__(self, model: str | Path, device: str | None = None):
-        self.device = torch.device(chosen(device))
-        ready = session.opened(model, self.device)
-        if ready.kind.verb != "detect":
-            raise ValueError(f"detect: {str(model)!r} finds no boxes{ready.instead}")
-        about = card(ready.task.net)
-        self.task: Any = ready.task
-        self.classes = ready.classes
-        self.ids: list[int] = ready.notes.get("ids") or list(range(1, len(self.classes) + 1))
-        self.transform = ready.kind.test(ready.test, about["mean"], about["std"])
+        """
+        Args:
+            model: a run's folder or a saved model
+            device: cpu or cuda; the best there is if None
+        """
+        self.device = torch.device(choose_device(device))
+        loaded = session.opened(model, self.device, "detect")
+        self.task: Any = loaded.task
+        self.classes = loaded.classes
+        self.ids: list[int] = loaded.notes.get("ids") or list(range(1, len(self.classes) + 1))
+        self.transform = loaded.transform()
 
     @torch.no_grad()
-    def __call__(self, photo: Image.Image, score: float | None = None) -> Found:
+    def __call__(self, photo: Image.Image, score: float | None = None) -> Detections:
         """The boxes of one picture with at least this score, the highest first.
 
         Without a score, with at least that of its recipe (`task.score`).
@@ -55,7 +56,7 @@ class Detector:
     ) -> Iterator[Searched]:
         """The boxes of every picture; of one that cannot be read, the reason."""
 
-        def predict(output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Found]:
+        def predict(output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Detections]:
             return self.predict(output, sizes, score)
 
         for answer in predictions(paths, self.task, self.transform, predict, self.device, batch):
@@ -63,21 +64,16 @@ class Detector:
 
     def predict(
         self, output: dict[str, Tensor], sizes: list[tuple[int, int]], score: float | None
-    ) -> list[Found]:
+    ) -> list[Detections]:
         """The task's boxes of each picture in a batch, the highest score first."""
-        usual = self.task.score
-        try:
-            self.task.score = usual if score is None else score
-            found = self.task.predict(output, sizes)
-        finally:
-            self.task.score = usual
-        orders = [boxes.scores.argsort(descending=True, stable=True) for boxes in found]
+        batch = self.task.predict(output, sizes, score)
+        orders = [boxes.scores.argsort(descending=True, stable=True) for boxes in batch]
         return [
-            Found(*(part[order].cpu() for part in boxes))
-            for boxes, order in zip(found, orders, strict=True)
+            Detections(*(part[order].cpu() for part in boxes))
+            for boxes, order in zip(batch, orders, strict=True)
         ]
 
-    def coco(self, image: int, found: Found) -> list[dict[str, Any]]:
+    def coco(self, image: int, boxes: Detections) -> list[dict[str, Any]]:
         """In COCO's format of results: x, y, width, height, and the data's own category ids."""
         return [
             {
@@ -87,7 +83,7 @@ class Detector:
                 "score": round(score, 5),
             }
             for (x0, y0, x1, y1), label, score in zip(
-                found.boxes.tolist(), found.labels.tolist(), found.scores.tolist(), strict=True
+                boxes.boxes.tolist(), boxes.labels.tolist(), boxes.scores.tolist(), strict=True
             )
         ]
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from saccade.tasks.boxes import Found
+from saccade.tasks.detect.task import Detections
 
 COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000",
@@ -12,14 +12,14 @@ COLOURS = (
 DARK = ("#f0e442", "#e69f00", "#56b4e9")  # colours on which letters are black
 
 
-def drawn(photo: Image.Image, found: Found, classes: Sequence[str]) -> Image.Image:
+def drawn(photo: Image.Image, boxes: Detections, classes: Sequence[str]) -> Image.Image:
     """The picture with a frame and a label for each box; the surest lies on top."""
     sheet = photo.copy()
     pen = ImageDraw.Draw(sheet)
     short = min(sheet.size)
     width = max(2, round(short / 200))
     font = ImageFont.load_default(size=max(11, round(short / 28)))
-    rows = zip(found.boxes.tolist(), found.labels.tolist(), found.scores.tolist(), strict=True)
+    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), boxes.scores.tolist(), strict=True)
     for (x0, y0, x1, y1), label, score in reversed(list(rows)):
         colour = COLOURS[label % len(COLOURS)]
         frame = x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)

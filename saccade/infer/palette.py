@@ -31,7 +31,7 @@ WHITE = XYZ.sum(1)
 
 @lru_cache(maxsize=8)
 def palette(count: int) -> UInt8[np.ndarray, "count 3"]:
-    """So many colours; the first ones of a longer palette are those of a shorter one."""
+    """This many colours; a longer palette begins with the colours of a shorter one."""
     chosen = [np.array(colour, float) for colour in FIRST[:count]]
     grid = np.stack(np.meshgrid(GRID, GRID, GRID, indexing="ij"), -1).reshape(-1, 3)
     places = seen(grid)

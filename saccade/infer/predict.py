@@ -2,15 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from saccade.engine import session
-from saccade.engine.distributed import chosen
+from saccade.engine.distributed import choose_device
 from saccade.infer.batches import predictions
 from saccade.infer.files import paths_of
-from saccade.models.describe import card
-from saccade.tasks.classify import Classify, Guess
+from saccade.tasks.classify.task import Guess
 
 BATCH = 32
 
@@ -37,15 +37,12 @@ def guesses(
     if top < 1:
         raise ValueError(f"predict: at least one class is named, got {top=}")
     paths = paths_of(files, "predict")
-    where = torch.device(chosen(device))
-    ready = session.opened(model, where)
-    task, about = ready.task, card(ready.task.net)
-    if not isinstance(task, Classify):
-        raise ValueError(f"predict: {str(model)!r} names no classes{ready.instead}")
-    transform = ready.kind.test(ready.test, about["mean"], about["std"])
+    where = torch.device(choose_device(device))
+    loaded = session.opened(model, where, "predict")
+    task: Any = loaded.task
 
     def predict(output, sizes):
         return task.predict(output, sizes, top)
 
-    for answer in predictions(paths, task, transform, predict, where, batch):
+    for answer in predictions(paths, task, loaded.transform(), predict, where, batch):
         yield str(answer.path), answer.error or answer.prediction

@@ -7,6 +7,7 @@ NAME_mask.png       the id of every pixel, as masks of the training set have it
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,12 +16,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from saccade.data.picture import rgb
 from saccade.engine import session
-from saccade.engine.distributed import chosen
+from saccade.engine.distributed import choose_device
 from saccade.infer.batches import Answer, in_background, predictions
 from saccade.infer.files import free, paths_of
 from saccade.infer.palette import palette
-from saccade.models.describe import card
-from saccade.tasks.segment import Segment
 
 BATCH = 4
 BLEND = 0.6  # of a region's colour over the picture
@@ -35,7 +34,7 @@ class Segmented:
     mask: Path
     shares: dict[str, float]
     """The classes that it holds, the largest first."""
-    shown: tuple[int, int]
+    size: tuple[int, int]
     """Height and width at which the model saw it."""
 
 
@@ -63,21 +62,19 @@ def segmented(
         of each picture its path and what was written of it, or why it could not be read
     """
     paths = paths_of(files, "segment", out)
-    kind = torch.device(chosen(device))
-    ready = session.opened(model, kind)
-    task, about = ready.task, card(ready.task.net)
-    if not isinstance(task, Segment):
-        raise ValueError(f"segment: {str(model)!r} tells no pixels apart{ready.instead}")
+    where = torch.device(choose_device(device))
+    loaded = session.opened(model, where, "segment")
+    task: Any = loaded.task
     if window is not None:
         if window < 64:
             raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
         task.window = window
-    test = ready.test
+    test = loaded.test
     if short is not None:
         if short < 32:
             raise ValueError(f"segment: a picture is shown at 32 pixels or more, got {short=}")
         test = replace(test, short=short, long=round(short * test.long / test.short))
-    show = ready.kind.test(test, about["mean"], about["std"])
+    transform = loaded.transform(test)
     out.mkdir(parents=True, exist_ok=True)
     here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
     taken = {stem.rpartition("_")[0] for stem in here}  # so that no NAME_mask.png of theirs is lost
@@ -85,58 +82,58 @@ def segmented(
     def write(answer: Answer) -> tuple[str, Segmented | str]:
         if answer.error:
             return str(answer.path), answer.error
-        pixels, place = answer.prediction
+        labels, target = answer.prediction
         photo = rgb(answer.path, str(answer.path))
-        return str(answer.path), _written(photo, pixels, task, place, answer.shown)
+        return str(answer.path), _written(photo, labels, task, target, answer.size)
 
     def placed() -> Iterator[Answer]:
         """With names in the order of the pictures, whichever is written first."""
-        for answer in predictions(paths, task, show, task.predict, kind, batch):
+        for answer in predictions(paths, task, transform, task.predict, where, batch):
             if answer.error:
                 yield answer
             else:
-                place = out / free(answer.path.stem, taken)
-                yield answer._replace(prediction=(answer.prediction.cpu().numpy(), place))
+                target = out / free(answer.path.stem, taken)
+                yield answer._replace(prediction=(answer.prediction.cpu().numpy(), target))
 
     yield from in_background(write, placed())
 
 
 def _written(
     photo: Image.Image,
-    found: UInt8[np.ndarray, "H W"],
-    task: Segment,
+    labels: UInt8[np.ndarray, "H W"],
+    task: Any,
     out: Path,
-    shown: Sequence[int],
+    size: Sequence[int],
 ) -> Segmented:
-    counts = np.bincount(found.ravel(), minlength=len(task.classes))
+    counts = np.bincount(labels.ravel(), minlength=len(task.classes))
     order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
-    shares = {task.classes[i]: float(counts[i] / found.size) for i in order}
+    shares = {task.classes[i]: float(counts[i] / labels.size) for i in order}
     overlaid, mask = (out.with_name(f"{out.name}_{kind}.png") for kind in ("overlay", "mask"))
-    made = Segmented(overlaid, mask, shares, (shown[0], shown[1]))
-    overlay(photo, found, list(task.classes)).save(made.overlay)
-    ids(found, task.ids).save(made.mask)
-    return made
+    result = Segmented(overlaid, mask, shares, (size[0], size[1]))
+    overlay(photo, labels, list(task.classes)).save(result.overlay)
+    ids(labels, task.ids).save(result.mask)
+    return result
 
 
-def ids(found: UInt8[np.ndarray, "H W"], known: list[int]) -> Image.Image:
-    """The mask as the training set's are; ids above 255 take 16 bits."""
+def ids(labels: UInt8[np.ndarray, "H W"], known: list[int]) -> Image.Image:
+    """The mask with the ids of the training set's masks; 16 bits if one is above 255."""
     table = np.array(known, np.uint8 if max(known) < 256 else np.uint16)
-    return Image.fromarray(table[found])
+    return Image.fromarray(table[labels])
 
 
 # -- the overlay ----------------------------------------------------------------------------
 
 
 def overlay(
-    photo: Image.Image, found: Integer[np.ndarray, "H W"], classes: list[str]
+    photo: Image.Image, labels: Integer[np.ndarray, "H W"], classes: list[str]
 ) -> Image.Image:
     """The picture under its regions' colours, lines between them, and a legend at its right."""
     colours = palette(len(classes))
-    blended = (1 - BLEND) * np.asarray(photo, np.float32) + BLEND * colours[found]
-    blended[_borders(found)] = PAPER
-    counts = np.bincount(found.ravel(), minlength=len(classes))
+    blended = (1 - BLEND) * np.asarray(photo, np.float32) + BLEND * colours[labels]
+    blended[_borders(labels)] = PAPER
+    counts = np.bincount(labels.ravel(), minlength=len(classes))
     order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
-    lines = [(classes[i], counts[i] / found.size, tuple(map(int, colours[i]))) for i in order]
+    lines = [(classes[i], counts[i] / labels.size, tuple(map(int, colours[i]))) for i in order]
     legend = _legend(lines, photo.height)
     sheet = Image.new("RGB", (photo.width + legend.width, max(photo.height, legend.height)), PAPER)
     sheet.paste(Image.fromarray(blended.round().astype(np.uint8)), (0, 0))
@@ -144,11 +141,11 @@ def overlay(
     return sheet
 
 
-def _borders(found: Integer[np.ndarray, "H W"]) -> np.ndarray:
+def _borders(labels: Integer[np.ndarray, "H W"]) -> np.ndarray:
     """Pixels whose right or lower neighbour is of another class."""
-    edge = np.zeros(found.shape, bool)
-    edge[:, :-1] |= found[:, 1:] != found[:, :-1]
-    edge[:-1] |= found[1:] != found[:-1]
+    edge = np.zeros(labels.shape, bool)
+    edge[:, :-1] |= labels[:, 1:] != labels[:, :-1]
+    edge[:-1] |= labels[1:] != labels[:-1]
     return edge
 
 

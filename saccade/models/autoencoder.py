@@ -106,7 +106,7 @@ class AutoEncoder(nn.Module):
                 raise ValueError(f"AutoEncoder: {what} must be one of {known}, got {kind!r}")
         if dim % HEAD:
             raise ValueError(f"AutoEncoder: dim must be a multiple of {HEAD}, got {dim=}")
-        self.made: dict[str, Any] = {
+        self.arguments: dict[str, Any] = {
             "encoder": encoder, "decoder": decoder, "dim": dim, "in_chans": in_chans,
             "start": start,
         }  # fmt: skip
@@ -148,7 +148,7 @@ class AutoEncoder(nn.Module):
 
     def describe(self) -> dict[str, Any]:
         """What `build` makes this net of again."""
-        return {"kind": "autoencoder", **self.made}
+        return {"kind": "autoencoder", **self.arguments}
 
 
 def build(**arguments: Any) -> AutoEncoder:

@@ -56,13 +56,13 @@ def _recomputed(block: nn.Module, x: Tensor) -> Tensor:
 @contextmanager
 def _statistics_kept(block: nn.Module) -> Generator[None]:
     norms = [m for m in block.modules() if isinstance(m, _BatchNorm)]
-    kept = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
+    before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     try:
         for norm in norms:
             norm.momentum, norm.num_batches_tracked = 0.0, None
         yield
     finally:
-        for norm, (momentum, tracked) in zip(norms, kept, strict=True):
+        for norm, (momentum, tracked) in zip(norms, before, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, tracked
 
 

@@ -13,7 +13,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
     if callable(own):
         return own()
     if not isinstance(model, Classifier):
-        about = card(model)
+        about = timm_config(model)
         options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}
         return {"name": about["architecture"], "num_classes": model.num_classes, **options}
     return {
@@ -26,7 +26,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def card(model: nn.Module) -> dict[str, Any]:
+def timm_config(model: nn.Module) -> dict[str, Any]:
     """timm's description of a model: architecture, input, normalisation, names of the ends."""
     about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
     if not about:

@@ -1,4 +1,4 @@
-"""What every network that finds boxes has, whichever way it finds them.
+"""What every network has that makes boxes or masks of a backbone's maps.
 
 `net.backbone` is the part that a classifier's weights can start, and that may learn at a rate of
 its own; `net.arguments` make the network again; `net.default_cfg` is the card of its backbone.
@@ -21,7 +21,7 @@ class Maps(Protocol):
     def __call__(self, image: Tensor) -> list[Tensor]: ...
 
 
-class Detector(nn.Module, ABC):
+class DenseNetwork(nn.Module, ABC):
     """A backbone, and what makes boxes (or a mask) of its maps."""
 
     kind: ClassVar[str]  # the module that builds it
@@ -43,7 +43,7 @@ class Detector(nn.Module, ABC):
         """What `build` makes this net of again."""
         return {"kind": self.kind, **self.arguments, "fused": self.fused}
 
-    def fuse(self) -> "Detector":
+    def fuse(self) -> "DenseNetwork":
         """Re-parameterise for deployment, exactly: fewer parameters, the same function."""
         for module in list(self.modules()):
             fuse = getattr(module, "fuse", None)
@@ -81,7 +81,7 @@ class Detector(nn.Module, ABC):
         }
 
 
-def told(
+def split_arguments(
     names: Sequence[str], settings: Any, words: dict[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """A detector's own arguments, and those of its backbone.

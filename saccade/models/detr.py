@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.models import features
-from saccade.models.detector import Detector, told
+from saccade.models.detector import DenseNetwork, split_arguments
 
 
 class OwnSize(nn.Module):
@@ -72,7 +72,7 @@ def _sizes(mask: Tensor) -> list[tuple[int, ...]]:
     return [(int(h), int(w)) for h, w in torch.stack((rows, columns), 1).tolist()]
 
 
-class Detr(Detector):
+class DetrDetector(DenseNetwork):
     """transformers' DETR over a backbone that reads every image at its own size."""
 
     kind = "detr"
@@ -132,7 +132,7 @@ WORDS = (
 )  # fmt: skip
 
 
-def build(name: str, classes: int, settings: Any = None, **words: Any) -> Detr:
+def build(name: str, classes: int, settings: Any = None, **words: Any) -> DetrDetector:
     """DETR on the backbone called `name`, of saccade or timm.
 
     The arguments of `configured` come by `settings` (a recipe's task, or a dict) or by name;
@@ -140,20 +140,20 @@ def build(name: str, classes: int, settings: Any = None, **words: Any) -> Detr:
     also what transformers' `from_pretrained` makes of a folder that `net.detr.save_pretrained`
     wrote.
     """
-    own, options = told(WORDS, settings, words)
+    own, options = split_arguments(WORDS, settings, words)
     features.check(name)
     config = configured(name, classes, in_chans=options.get("in_chans", 3), **own)
-    asked: dict[str, Any] = dict(options)
-    if "drop_path" in asked:
-        asked["drop_path_rate"] = asked.pop("drop_path")
-    body: Any = timm.create_model(name, features_only=True, out_indices=(-1,), **asked)
+    backbone_options: dict[str, Any] = dict(options)
+    if "drop_path" in backbone_options:
+        backbone_options["drop_path_rate"] = backbone_options.pop("drop_path")
+    body: Any = timm.create_model(name, features_only=True, out_indices=(-1,), **backbone_options)
     width = body.feature_info.channels()[-1]
     detr: Any = transformers().DetrForObjectDetection(config)
     detr.model.backbone = OwnSize(detr.model.backbone, freeze_batch_norm_2d(body))
     if width != detr.model.input_projection.in_channels:
         detr.model.input_projection = nn.Conv2d(width, config.d_model, 1)
     draw(detr)
-    net = Detr(detr, name)
+    net = DetrDetector(detr, name)
     net.default_cfg = dict(body.default_cfg)
     net.arguments = {"name": name, "classes": classes, "settings": own, **options}
     return net
@@ -177,7 +177,7 @@ def configured(
     """transformers' DetrConfig in our words; nothing is downloaded for it."""
     if dim % heads or dim % 4:
         raise ValueError(
-            f"Detr: heads must divide dim, and 4 as well (sine and cosine of x and y), "
+            f"DetrDetector: heads must divide dim, and 4 as well (sine and cosine of x and y), "
             f"got {dim=} {heads=}"
         )
     house = transformers()

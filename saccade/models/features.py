@@ -20,17 +20,17 @@ from torch import Tensor, nn
 
 from saccade.models import zoo
 from saccade.models.backbone import Backbone, Stage
-from saccade.models.detector import Detector
-from saccade.words import nearest
+from saccade.models.detector import DenseNetwork
+from saccade.spelling import nearest
 
 
 class Features(nn.Module):
-    """A backbone of either house behind one face."""
+    """A backbone of saccade or of timm, with one interface."""
 
-    def __init__(self, body: nn.Module, card: dict[str, Any]):
+    def __init__(self, body: nn.Module, timm_config: dict[str, Any]):
         super().__init__()
         self.body = body
-        self.card = card
+        self.timm_config = timm_config
         if isinstance(body, Backbone):
             self.widths, self.strides = body.widths, body.strides
             plain = isinstance(body.norm, nn.Identity)
@@ -50,7 +50,7 @@ class Features(nn.Module):
         return maps
 
     def only(self, taken: Iterable[int]) -> None:
-        """Norm no other maps than these: what is never used would never learn."""
+        """Drop the norms of all other maps: parameters without a gradient would stop DDP."""
         for i in set(range(len(self.norms))) - set(taken):
             self.norms[i] = nn.Identity()
 
@@ -60,7 +60,7 @@ class Features(nn.Module):
 
     def start_from(self, source: nn.Module) -> None:
         """Take the backbone of a classifier or a detector of the same architecture."""
-        copy_body(self.body, self.card["architecture"], source)
+        copy_body(self.body, self.timm_config["architecture"], source)
 
 
 def build(name: str, in_chans: int = 3, drop_path: float | None = None, **options: Any) -> Features:
@@ -129,9 +129,9 @@ def copy_body(body: nn.Module, architecture: str, source: nn.Module) -> None:
     for key, value in own.items():
         if key.endswith(COUNTER):
             held.setdefault(_joined(key), value)
-        found = held.get(_joined(key))
-        if found is None or found.shape != value.shape:
-            there = "missing" if found is None else f"{tuple(found.shape)}"
+        other = held.get(_joined(key))
+        if other is None or other.shape != value.shape:
+            there = "missing" if other is None else f"{tuple(other.shape)}"
             raise ValueError(
                 f"the weights were built with other options: {key!r} is {tuple(value.shape)} here "
                 f"and {there} there"
@@ -147,7 +147,7 @@ def _core(module: nn.Module) -> nn.Module:
     for inner in module.modules():
         if isinstance(inner, Backbone):
             return inner
-    if isinstance(module, Detector):
+    if isinstance(module, DenseNetwork):
         backbone: Any = module.backbone
         return backbone.body if isinstance(backbone, Features) else backbone.model
     return module

@@ -20,7 +20,7 @@ import timm
 from timm.models import save_for_hf
 from torch import nn
 
-from saccade.models.describe import card, describe
+from saccade.models.describe import describe, timm_config
 from saccade.models.saved import save
 
 ELSEWHERE = ("name", "num_classes", "in_chans", "fused")  # what config.json has other words for
@@ -33,7 +33,7 @@ def of_timm(model: nn.Module) -> bool:
 
 
 def write(
-    model: nn.Module, folder: str | Path, text: str, shown: dict[str, Any], **notes: Any
+    model: nn.Module, folder: str | Path, text: str, input_settings: dict[str, Any], **notes: Any
 ) -> Path:
     """A folder to be uploaded as it is; `text` is its card, `notes` are `save`'s.
 
@@ -45,7 +45,7 @@ def write(
         raise ValueError("hub: timm knows no fused models; save it as it was before fuse()")
     folder.mkdir(parents=True, exist_ok=True)
     if of_timm(model):
-        config = {"pretrained_cfg": _card(model, shown)}
+        config = {"pretrained_cfg": _timm_config(model, input_settings)}
         if notes.get("classes"):
             config["label_names"] = list(notes["classes"])
         own = {key: value for key, value in about.items() if key not in ELSEWHERE}
@@ -55,12 +55,12 @@ def write(
     return folder
 
 
-def _card(model: nn.Module, shown: dict[str, Any]) -> dict[str, Any]:
+def _timm_config(model: nn.Module, input_settings: dict[str, Any]) -> dict[str, Any]:
     """timm's card of the model as it is now."""
     left_out = ("url", "file", "hf_hub_id", "hf_hub_filename", "source", "architecture", "tag")
-    about = {key: value for key, value in card(model).items() if value is not None}
+    about = {key: value for key, value in timm_config(model).items() if value is not None}
     about = {key: value for key, value in about.items() if key not in left_out}
-    about |= {**shown, "num_classes": model.num_classes}
+    about |= {**input_settings, "num_classes": model.num_classes}
     if about["input_size"][0] != 3:
         about["first_conv"] = None  # or timm would adapt weights made for three colours
     return about

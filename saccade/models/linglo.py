@@ -131,7 +131,7 @@ VARIANTS = {
 
 LEAVES = (KeyOnlyAttention, DotProductAttention, AbsolutePosition, RPCPE, FeedForward)
 FIRST = "stages.0.down.0.conv"
-CARDS = {
+TIMM_CONFIGS = {
     "linglo_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)},
     "linglo_b0_wo_ch": {"pool_size": (14, 14)},
 }

@@ -268,7 +268,7 @@ CLAIMS = {**_CLAIMS, **{name: claims for name, _, claims in _TABLES}}
 
 LEAVES = (LearnedQueryAttention, WindowAttention, LocalAttention, QnAFeedForward)
 FIRST = "stages.0.down"
-CARDS = {"qna_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)}}
+TIMM_CONFIGS = {"qna_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)}}
 
 
 # -- the authors' weights -------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from saccade.layers.anchors import RATIOS
 from saccade.layers.pyramid import DenseHead, FeaturePyramid
 from saccade.models import features
-from saccade.models.detector import Detector, Maps, told
+from saccade.models.detector import DenseNetwork, Maps, split_arguments
 
 
-class RetinaNet(Detector):
+class RetinaNetDetector(DenseNetwork):
     """A backbone, a pyramid over its last three maps, and two heads.
 
     fpn, heads  "conv" or "attention" (SASA's surgery)
@@ -51,8 +51,8 @@ class RetinaNet(Detector):
         fine, *_ = strides = maps.strides[-3:]
         if len(strides) < 3 or strides != (fine, 2 * fine, 4 * fine):
             raise ValueError(
-                f"RetinaNet: the pyramid stands on three maps, each half as fine as the one "
-                f"before, got strides={maps.strides}; try a backbone with stages"
+                f"RetinaNetDetector: the pyramid stands on three maps, each half as fine as the "
+                f"one before, got strides={maps.strides}; try a backbone with stages"
             )
         if isinstance(backbone, features.Features):
             count = len(backbone.strides)
@@ -90,15 +90,15 @@ class RetinaNet(Detector):
 WORDS = ("fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init")
 
 
-def build(name: str, classes: int, settings: Any = None, **words: Any) -> RetinaNet:
+def build(name: str, classes: int, settings: Any = None, **words: Any) -> RetinaNetDetector:
     """The detector on the backbone called `name`, of saccade or timm.
 
-    The arguments of `RetinaNet` come by `settings` (a recipe's task, or a dict) or by name;
+    The arguments of `RetinaNetDetector` come by `settings` (a recipe's task, or a dict) or by name;
     further words are the backbone's (`drop_path`, `in_chans`, `window`, ...).
     """
-    own, options = told(WORDS, settings, words)
+    own, options = split_arguments(WORDS, settings, words)
     backbone = features.build(name, **options)
-    net = RetinaNet(backbone, classes, **own)
-    net.default_cfg = backbone.card
+    net = RetinaNetDetector(backbone, classes, **own)
+    net.default_cfg = backbone.timm_config
     net.arguments = {"name": name, "classes": classes, "settings": own, **options}
     return net

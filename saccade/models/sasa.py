@@ -180,7 +180,7 @@ VARIANTS = {
 
 LEAVES = (StandAloneAttention, AttentionStem)
 FIRST = "stem.conv"
-CARDS = {
+TIMM_CONFIGS = {
     **{
         name: {"input_size": (3, 64, 64), "pool_size": (4, 4)}
         for name in ("sasa_nano", "sasa_nano_conv")

@@ -6,13 +6,15 @@ P6 from P5, BatchNorm in the heads, and 6 anchors a place, which fit the printed
 
 from functools import partial
 
-from saccade.models.retinanet import RetinaNet, build
+from saccade.models.retinanet import RetinaNetDetector, build
 from saccade.paper import Claim
 
 SIDE = 640  # pixels, for the printed FLOPs
 
 
-def retinanet(name: str, fpn: str = "conv", heads: str = "conv", scales: int = 2) -> RetinaNet:
+def retinanet(
+    name: str, fpn: str = "conv", heads: str = "conv", scales: int = 2
+) -> RetinaNetDetector:
     """The detector of Table 2 on the backbone called `name`, for COCO's 90 class numbers."""
     return build(
         name, 90, fpn=fpn, heads=heads, coarse="P5", norm=True, scales=scales, init="retinanet"

@@ -6,10 +6,10 @@ for a detector, its kind and the arguments of that kind's `build`.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import timm
 import torch
@@ -18,7 +18,7 @@ from safetensors.torch import save as serialised
 from torch import nn
 
 from saccade import weights
-from saccade.models.describe import card, describe
+from saccade.models.describe import describe, timm_config
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
 KINDS = {
@@ -27,6 +27,20 @@ KINDS = {
     "semantic_fpn": "saccade.models.semantic_fpn",
     "autoencoder": "saccade.models.autoencoder",
 }
+BUILDERS: dict[str, Callable[..., nn.Module]] = {}
+"""The same of networks that are defined elsewhere."""
+
+
+def register_builder(kind: str, build: Callable[..., nn.Module]) -> None:
+    """Make a network known that is no model of timm's, so that `load` can build it again.
+
+    Args:
+        kind: what its `describe()` gives as "kind"
+        build: makes the network from the rest of what `describe()` gives
+    """
+    if kind in KINDS or BUILDERS.get(kind, build) is not build:
+        raise ValueError(f"register: a network of kind {kind!r} is known already; rename yours")
+    BUILDERS[kind] = build
 
 
 def save(
@@ -35,9 +49,16 @@ def save(
     tensors: dict[str, torch.Tensor] | None = None,
     **notes: object,
 ) -> Path:
-    """Write a model so that `load` alone brings it back; `notes` (JSON) travel with it.
+    """Write a model to one file, so that `load` can build it again and fill in its weights.
 
-    `tensors` stand for the model's own where these are elsewhere, as on other processes.
+    Args:
+        model: a model of saccade or timm
+        path: the file, usually *.safetensors; an older one is replaced once the new one is whole
+        tensors: weights to write instead of the model's own, which may lie on other processes
+        notes: anything that JSON can hold, kept in the file's header (`load(path).notes`)
+
+    Returns:
+        the path
     """
     path = Path(path)
     about = {"model": describe(model), "notes": notes}
@@ -54,8 +75,10 @@ def save(
 
 
 def _settled(content: bytes) -> bytes:
-    """With the header's notes in order: safetensors writes them in any order, and equal models are
-    to be equal files."""
+    """The file with the header's entries sorted, so that equal models are equal files.
+
+    safetensors writes them in any order.
+    """
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -82,18 +105,23 @@ def located(model: str | Path) -> Path | None:
 
 
 def load(path: str | Path, **overrides: Any) -> nn.Module:
-    """The model that `save` wrote, weights and all, in eval mode; its `notes` come along.
+    """A trained model in eval mode, with its weights and its `notes`.
 
-    A run's folder stands for its best model, a name for one that comes with the package; a folder
-    that timm wrote for the hub is read too.
+    Args:
+        path: a file that `save` wrote, a run's folder (its best model is taken), the name of a
+            model that comes with saccade, or a folder that timm wrote for the hub
+        overrides: arguments of the model that replace those it was saved with
+
+    Returns:
+        the model; `model.notes` is what was given to `save`
     """
-    found = located(path)
-    if found is None:
+    source = located(path)
+    if source is None:
         raise FileNotFoundError(
             f"load: no file {str(path)!r}; give the path that save() returned, "
             f"or one of {', '.join(weights.NAMES)}"
         )
-    path = found
+    path = source
     try:
         with safe_open(path, "pt") as file:
             about = (file.metadata() or {}).get("saccade")
@@ -110,21 +138,23 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"load: {str(path)!r} holds weights but not their model; "
             f"build the model by name and use its load_state_dict"
         )
-    told = json.loads(about)
-    model = _built(told["model"], overrides, str(path))
+    header = json.loads(about)
+    model = _built(header["model"], overrides, str(path))
     fill(model, tensors, str(path))
-    model.notes = told["notes"]
+    model.notes = header["notes"]
     return model
 
 
 def _built(about: dict[str, Any], overrides: dict[str, Any], source: str) -> nn.Module:
-    """A fresh model of the same make, in eval mode."""
+    """A model with fresh weights, built from its description, in eval mode."""
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
     about = {**about, **overrides}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:
         model: Any = timm.create_model(about.pop("name"), **about)
+    elif kind in BUILDERS:
+        model = cast(Any, BUILDERS[kind](**about))
     elif kind in KINDS:
         model = import_module(KINDS[kind]).build(**about)
     else:
@@ -153,15 +183,15 @@ def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> Non
 
 
 def read_timm(folder: str | Path, **overrides: Any) -> nn.Module:
-    """What timm wrote, in eval mode, with what its config says as `notes`."""
+    """A model that timm saved, in eval mode; its `notes` are made of timm's config."""
     config = json.loads((Path(folder) / "config.json").read_text())
     model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, **overrides)
-    model.notes = _notes(card(model), config.get("label_names"))
+    model.notes = _notes(timm_config(model), config.get("label_names"))
     return model.eval()
 
 
 def _notes(about: dict[str, Any], names: Sequence[str] | dict[str, str] | None) -> dict[str, Any]:
-    """In the words that a run leaves behind."""
+    """timm's description as the notes that a run would save."""
     test = {
         "size": about["input_size"][1],
         "crop": about["crop_pct"],

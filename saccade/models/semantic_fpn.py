@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from saccade.layers.semantic import STRIDE, SemanticBranch, raised
 from saccade.models import features
-from saccade.models.detector import Detector
+from saccade.models.detector import DenseNetwork
 from saccade.models.features import Features
 from saccade.paper import Claim
 
 
-class SemanticFPN(Detector):
+class SemanticFPN(DenseNetwork):
     """A backbone and the branch over those of its maps that are at stride 4 or coarser."""
 
     kind = "semantic_fpn"
@@ -65,7 +65,7 @@ def build(
     """SemanticFPN on the backbone called `name`; `options` are the backbone's own."""
     backbone = features.build(name, in_chans, drop_path, **options)
     net = SemanticFPN(backbone, classes, dim, inner)
-    net.default_cfg = backbone.card
+    net.default_cfg = backbone.timm_config
     net.arguments = {
         "name": name, "classes": classes, "dim": dim, "inner": inner, "in_chans": in_chans,
         "drop_path": drop_path, **options,

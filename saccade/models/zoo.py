@@ -28,7 +28,7 @@ from saccade import weights
 from saccade.models import linglo, qna, sasa
 from saccade.models.backbone import Backbone, Door, Stage
 from saccade.paper import Claim
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 FAMILIES = {"linglo": linglo, "qna": qna, "sasa": sasa}
 VARIANTS: dict[str, partial[Backbone]] = {
@@ -212,12 +212,31 @@ def _check_overrides(make: partial[Backbone], overrides: Iterable[str]) -> None:
 
 
 def names(pattern: str = "*") -> list[str]:
-    """The variants of saccade whose name matches, such as "linglo_b*"."""
+    """The names of saccade's variants, for `build` and `timm.create_model`.
+
+    Args:
+        pattern: with * and ?, such as "linglo_b*"
+    """
     return [name for name in VARIANTS if fnmatch.fnmatch(name, pattern)]
 
 
 def build(name: str, **overrides: Any) -> nn.Module:
-    """A fresh model by name; overrides are timm's (`num_classes`, ...) and the backbone's own."""
+    """Build a model with fresh weights; the same as `timm.create_model(name, ...)`.
+
+        model = saccade.build("qna_nano", num_classes=10, window=5)
+        logits = model(torch.randn(1, 3, 224, 224))           # any height and width
+        maps = model.backbone(torch.randn(1, 3, 480, 640))    # feature maps, finest first
+
+    Args:
+        name: a variant; `saccade.names()` lists them, an unknown one is refused with the nearest
+        overrides: timm's arguments (`num_classes`, `in_chans`, `drop_path_rate`, `global_pool`,
+            `features_only`, `pretrained`), and the backbone's own (`widths`, `depths`, `heads`,
+            `window`, ...), which the variant would set otherwise
+
+    Returns:
+        a `Classifier`: `model.backbone` gives the feature maps, `model.fuse()` re-parameterises
+        it for deployment, `saccade.save(model, path)` keeps it
+    """
     family_of(name)
     return timm.create_model(name, **overrides)
 
@@ -238,7 +257,7 @@ def claims(name: str) -> tuple[Claim, ...]:
 # -- registration with timm -----------------------------------------------------------------
 
 
-def _card(name: str) -> dict:
+def _timm_config(name: str) -> dict:
     """timm's description of a variant: input, normalisation, names of first and last layer."""
     family = FAMILIES[family_of(name)]
     return {
@@ -252,7 +271,7 @@ def _card(name: str) -> dict:
         "std": IMAGENET_DEFAULT_STD,
         "first_conv": "backbone." + family.FIRST,
         "classifier": "head.fc",
-        **family.CARDS.get(name, {}),
+        **family.TIMM_CONFIGS.get(name, {}),
     }
 
 
@@ -277,7 +296,7 @@ def _trained(name: str) -> dict:
         notes = json.loads(file.metadata()["saccade"])["notes"]
     side, crop = notes["test"]["size"], notes["test"]["crop"]
     return {
-        **_card(variant),
+        **_timm_config(variant),
         "file": str(weights.FILES[name]),
         "num_classes": len(notes["classes"]),
         "label_names": notes["classes"],
@@ -289,7 +308,10 @@ def _trained(name: str) -> dict:
 
 
 default_cfgs = generate_default_cfgs(
-    {**{name: _card(name) for name in VARIANTS}, **{name: _trained(name) for name in weights.NAMES}}
+    {
+        **{name: _timm_config(name) for name in VARIANTS},
+        **{name: _trained(name) for name in weights.NAMES},
+    }
 )
 for _cfg in default_cfgs.values():  # fresh weights and 1000 classes unless one asks for others
     _cfg.tags = deque(sorted(_cfg.tags))

@@ -68,7 +68,7 @@ def counted(name: str, macs: bool = True) -> dict[str, Any]:
 def receptive_fields(name: str, side: int) -> list[int]:
     """How many pixels (on a side, `side` at most) can change the centre of each stage's map.
 
-    Found by asking: in float64, which pixels of an image have a gradient?
+    These are the pixels that have a gradient in float64.
     """
     backbone = cast(Classifier, build(name, dtype=torch.float64)).backbone.eval()
     image = torch.rand(1, backbone.in_chans, side, side, dtype=torch.float64, requires_grad=True)
@@ -113,7 +113,7 @@ MEASURES: dict[str, Callable[[Classifier], object]] = {
 
 
 def measure(name: str, claim: Claim) -> object | None:
-    """What the code has to say on a claim about variant `name`; None if only a run can tell."""
+    """The code's number for a claim about variant `name`; None if only a training run gives it."""
     if claim.what not in MEASURES:
         return None
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""What a recipe's words have become: read off the live objects, to be held against the paper.
+"""What a recipe does, read off the objects that it builds, to be compared with the paper.
 
 The rate is sampled over the whole schedule, the decay is that of the optimiser's groups, the
 augmentation is the list of the transform's steps. Models are built on the meta device.
@@ -17,7 +17,6 @@ from timm.layers import DropPath
 from torch import nn
 from torchvision import transforms as T
 
-from saccade.data import augment
 from saccade.data.augment import Transform
 from saccade.data.datasets import Images, hold_out
 from saccade.data.loader import Loader
@@ -30,7 +29,7 @@ from saccade.recipes.recipe import Recipe, change
 
 
 class Blank(Images):
-    """As many images as one likes, of which none is ever read."""
+    """A set of any number of images, none of which is ever read."""
 
     def __init__(self, count: int, classes: int):
         self.labels = np.zeros(count, np.int64)
@@ -39,7 +38,7 @@ class Blank(Images):
 
 @dataclass
 class Live:
-    """A recipe's objects, made when asked for."""
+    """The objects that a recipe builds, each when it is first used."""
 
     recipe: Recipe
     classes: int = 1000
@@ -63,11 +62,11 @@ class Live:
     def rates(self) -> np.ndarray:
         """The rate at every step of the run."""
         optim = optimiser(self.task, self.recipe.optim, self.recipe.loop.batch)
-        plan, found = schedule(optim, self.recipe.schedule, len(self.loader)), []
+        plan, rates = schedule(optim, self.recipe.schedule, len(self.loader)), []
         for step in range(length(self.recipe.schedule, len(self.loader))):
             plan.step_update(step)
-            found.append(max(group["lr"] for group in optim.param_groups))
-        return np.array(found)
+            rates.append(max(group["lr"] for group in optim.param_groups))
+        return np.array(rates)
 
     def modules(self, kind: type) -> list[Any]:
         return [m for m in self.task.modules() if isinstance(m, kind)]
@@ -104,17 +103,9 @@ def _shape(live: Live) -> str:
 
 def _augmentation(live: Live) -> str:
     loader = live.loader
-    own = getattr(loader.transform, "parts", None)
-    if own is not None:
-        parts = own
-    elif isinstance(loader.transform, Transform):
-        parts = augment.parts(loader.transform)
-    else:
-        from saccade.data.boxes import augment as box_augment
-
-        parts = box_augment.parts(cast(Any, loader.transform))
-    parts += augment.parts(loader.mix) if loader.mix is not None else []
-    return ", ".join(parts + ["repeated"] * (loader.repeats > 1))
+    transform: Any = loader.transform
+    names = transform.names + (loader.mix.names if loader.mix is not None else [])
+    return ", ".join(names + ["repeated"] * (loader.repeats > 1))
 
 
 def _steps(live: Live) -> str:
@@ -144,21 +135,21 @@ def _short(live: Live) -> int | str:
 
 
 def _crop(live: Live) -> int:
-    shown = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
+    loader = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
     return next(
-        s.size[0] for s in cast(Transform, shown.transform).steps if isinstance(s, T.CenterCrop)
+        s.size[0] for s in cast(Transform, loader.transform).steps if isinstance(s, T.CenterCrop)
     )
 
 
 def _mask_crop(live: Live) -> int:
     transform: Any = live.loader.transform
-    return next(step.side for step in transform.steps if isinstance(step, mask_augment.Cut))
+    return next(step.side for step in transform.steps if isinstance(step, mask_augment.MaskCrop))
 
 
 def _short_side(live: Live) -> int:
     """Of an image of 300 x 400 pixels as an evaluation shows it."""
-    shown: Any = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
-    return min(shown.transform(Image.new("RGB", (400, 300))).shape[1:])
+    loader: Any = make.evaluation(live.recipe, Blank(8, live.classes), live.task.net, Group())
+    return min(loader.transform(Image.new("RGB", (400, 300))).shape[1:])
 
 
 def _loss(live: Live) -> str:
@@ -173,8 +164,8 @@ def _side(live: Live) -> int:
 
 
 def _held_out(live: Live) -> float:
-    _, kept = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
-    return 100 * len(kept) / 1000
+    _, held = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
+    return 100 * len(held) / 1000
 
 
 def _bn_decay(live: Live) -> float:
@@ -234,5 +225,5 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
 
 
 def measure(recipe: Recipe, claim: Claim) -> Any:
-    """What the live objects say to a claim."""
+    """The value of a claim, read off the live objects."""
     return MEASURES[claim.what](Live(recipe))

@@ -50,24 +50,24 @@ def finished(folder: str | Path) -> list[Summary]:
         folders = within(str(folder))
     except FileNotFoundError:
         return []
-    found = []
+    summaries = []
     for path in folders:
         try:
             summary = Summary.of(path)
         except (ValueError, OSError):
             continue
         if summary.finished:
-            found.append(summary)
-    return found
+            summaries.append(summary)
+    return summaries
 
 
 def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
     """The best that runs reached of a claim about model `name`: full ones before others."""
-    asked = recipes(name, claim)
+    own = recipes(name, claim)
     answers = [
-        _judged(name, one, asked[one.run.name])
+        _judged(name, one, own[one.run.name])
         for one in runs
-        if one.run.name in asked
+        if one.run.name in own
         and (name in detectors.DETECTORS or one.run.recipe.model.name == name)
         and one.figure == FIGURES[claim.what.split()[0]]
         and math.isfinite(one.value(one.best))
@@ -84,15 +84,15 @@ def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
     family = book.BOOKS[zoo.family_of(name)].RECIPES
     short = re.search(r"at (\d+) epochs", claim.what)
     epochs = int(short[1]) if short else next(iter(family.values())).schedule.epochs
-    found = {key: recipe for key, recipe in family.items() if recipe.schedule.epochs == epochs}
-    own = {key: recipe for key, recipe in found.items() if recipe.model.name == name}
+    alike_long = {key: recipe for key, recipe in family.items() if recipe.schedule.epochs == epochs}
+    own = {key: recipe for key, recipe in alike_long.items() if recipe.model.name == name}
     here = {
         key: recipe
-        for key, recipe in found.items()
-        if any(said.where == claim.where for said in book.CLAIMS.get(key, ()))
+        for key, recipe in alike_long.items()
+        if any(other.where == claim.where for other in book.CLAIMS.get(key, ()))
     }
-    base = next(iter(found.values()), None)
-    alike = {k: r for k, r in found.items() if base and not set(differences(r, base)) - FREE}
+    base = next(iter(alike_long.values()), None)
+    alike = {k: r for k, r in alike_long.items() if base and not set(differences(r, base)) - FREE}
     return here or own or alike
 
 
@@ -109,13 +109,15 @@ def _judged(name: str, one: Summary, recipe: Recipe) -> Reached:
     classes, wanted = len(one.run.classes), _classes(name, one.figure)
     best = one.best["val"]
     images = f"{best.get('images', 0):,.0f} validation images of {classes:,} classes"
-    said = [f"{images} in {one.run.data!r}, {one.run.folder}"]
+    notes = [f"{images} in {one.run.data!r}, {one.run.folder}"]
     if changed:
-        told = [f"{key}={setting(now)} not {setting(was)}" for key, (now, was) in changed.items()]
-        more = [f"{len(told) - MOST} more"] if len(told) > MOST else []
-        said.append("changed: " + ", ".join([*told[:MOST], *more]))
+        settings = [
+            f"{key}={setting(now)} not {setting(was)}" for key, (now, was) in changed.items()
+        ]
+        more = [f"{len(settings) - MOST} more"] if len(settings) > MOST else []
+        notes.append("changed: " + ", ".join([*settings[:MOST], *more]))
     mark = "other data" if classes != wanted else "changed" if changed else "full"
-    return Reached(best[one.figure], mark == "full", mark, "; ".join(said))
+    return Reached(best[one.figure], mark == "full", mark, "; ".join(notes))
 
 
 def _classes(name: str, figure: str) -> int:

@@ -1,12 +1,12 @@
 """All recipes by name."""
 
 from saccade.paper import Claim
-from saccade.recipes import detect, linglo, qna, quick, sasa, segment
+from saccade.recipes import classify, detect, linglo, qna, sasa, segment
 from saccade.recipes.recipe import Recipe
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 BOOKS = {
-    "quick": quick, "detect": detect, "segment": segment, "linglo": linglo, "qna": qna,
+    "classify": classify, "detect": detect, "segment": segment, "linglo": linglo, "qna": qna,
     "sasa": sasa,
 }  # fmt: skip
 RECIPES: dict[str, Recipe] = {
@@ -15,6 +15,13 @@ RECIPES: dict[str, Recipe] = {
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     name: claims for book in BOOKS.values() for name, claims in book.CLAIMS.items()
 }
+
+
+def add(name: str, recipe: Recipe) -> None:
+    """Make a recipe known by a name, for `saccade train NAME`."""
+    if RECIPES.get(name, recipe) != recipe:
+        raise ValueError(f"a recipe named {name!r} is in the book already; choose another name")
+    RECIPES[name] = recipe
 
 
 def find(name: str) -> Recipe:

@@ -16,7 +16,7 @@ def ordered(group: Any, *names: str) -> None:
 
 
 def hold(group: Any, **bounds: tuple[float, float]) -> None:
-    """Refuse what lies out of bounds, before anything is begun with it."""
+    """Refuse values outside their bounds, before a run begins with them."""
     for name, (low, high) in bounds.items():
         value = getattr(group, name)
         if value is not None and not low <= value <= high:

@@ -1,18 +1,109 @@
-"""Detectors for a small set on a small machine."""
+"""Boxes: settings, and detectors for a small set on a small machine."""
 
-from saccade.recipes.recipe import (
-    BoxAugment,
-    BoxTest,
-    Data,
-    Detr,
-    Loop,
-    Model,
-    Optim,
-    Recipe,
-    RetinaNet,
-    Schedule,
-    change,
-)
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
+from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
+from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
+
+Layers = Literal["conv", "attention"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxAugment(AugmentSettings):
+    """What happens to a training image and its boxes, in this order."""
+
+    short: tuple[int, ...] = (800,)
+    """Sides that the short side is resized to, one drawn for each image."""
+    long: int = 1333
+    """The long side becomes no longer than this."""
+    scale: tuple[float, float] = (1.0, 1.0)
+    """Multiscale jitter: a factor drawn for each image, on top of that size."""
+    crop: int | None = None
+    """A random part of at most this side is cut out; none if None."""
+    flip: float = 0.5
+    jitter: float = 0.0
+    """Strength of colour jitter (brightness, contrast, saturation)."""
+    alike: bool = False
+    """Take wide and tall images into steps of their own, so that less is padding."""
+
+    def __post_init__(self) -> None:
+        hold(self, long=SOME, crop=SOME, flip=SHARE, jitter=COUNT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxTest(TestSettings):
+    """What happens to an image that is searched for boxes: a resize, the aspect kept."""
+
+    short: int = 800
+    long: int = 1333
+
+    def __post_init__(self) -> None:
+        hold(self, short=SOME, long=SOME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetinaNet(TaskSettings):
+    """Task: boxes, by heads that run over every level of a feature pyramid, and focal loss."""
+
+    fpn: Layers = "conv"
+    heads: Layers = "conv"
+    coarse: Literal["C5", "P5"] = "C5"
+    """What P6 and P7 are made from: the backbone's last map, or the pyramid's."""
+    norm: bool = False
+    """BatchNorm in the heads, one for each level."""
+    dim: int = 256
+    """Channels of the pyramid and the heads."""
+    depth: int = 4
+    """Layers of a head before its last."""
+    init: Literal["xavier", "retinanet"] = "xavier"
+    """How pyramid and heads are drawn; retinanet: N(0, 0.01) in the heads."""
+    scales: int = 3
+    """Anchors a place and shape (1:2, 1:1, 2:1), a third of an octave apart for 3."""
+    least: float = 4.0
+    """Side of the smallest anchor of a level, in strides of that level."""
+    alpha: float = 0.25
+    """Weight of objects in the focal loss, against 1 - alpha of the background."""
+    gamma: float = 2.0
+    """How much the focal loss looks away from what is known already."""
+    score: float = 0.05
+    """Boxes below this are not kept."""
+    overlap: float = 0.5
+    """Of two boxes of a class that overlap by more, the surer one is kept."""
+    most: int = 100
+    """Boxes an image."""
+
+    def __post_init__(self) -> None:
+        hold(self, dim=SOME, depth=COUNT, scales=SOME, alpha=SHARE, gamma=COUNT, score=SHARE)
+        hold(self, overlap=SHARE, most=SOME, least=(0.1, math.inf))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detr(TaskSettings):
+    """Task: boxes as a set, by a transformer's queries over the last map, matched one to one."""
+
+    queries: int = 100
+    dim: int = 256
+    encoder: int = 6
+    """Layers."""
+    decoder: int = 6
+    heads: int = 8
+    hidden: int = 2048
+    """Channels inside the transformer's feed-forward layers."""
+    dropout: float = 0.1
+    auxiliary: bool = True
+    """Hold every layer of the decoder to the boxes, not the last alone."""
+    nothing: float = 0.1
+    """Weight of queries that find nothing, in the loss of classes."""
+    score: float = 0.0
+    """Boxes below this are not kept."""
+
+    def __post_init__(self) -> None:
+        hold(self, queries=SOME, dim=SOME, dropout=SHARE, nothing=SHARE, score=SHARE)
+        hold(self, encoder=COUNT, decoder=SOME, heads=SOME, hidden=SOME)
+
 
 DETECT = Recipe(
     about="""A few hundred pictures with boxes, on a laptop's CPU.

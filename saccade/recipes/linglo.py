@@ -1,23 +1,11 @@
 """LinGlo's training (paper, sections 4.1 and 4.2, and the ablations of 4.4)."""
 
 from saccade.paper import Claim
-from saccade.recipes.recipe import (
-    Augment,
-    BoxAugment,
-    BoxTest,
-    Classify,
-    Loop,
-    MaskAugment,
-    MaskTest,
-    Model,
-    Optim,
-    Recipe,
-    RetinaNet,
-    Schedule,
-    Segment,
-    Test,
-    change,
-)
+from saccade.recipes.augment import Augment, Test
+from saccade.recipes.classify import Classify
+from saccade.recipes.detect import BoxAugment, BoxTest, RetinaNet
+from saccade.recipes.recipe import Loop, Model, Optim, Recipe, Schedule, change
+from saccade.recipes.segment import MaskAugment, MaskTest, Segment
 
 B0 = Recipe(
     about="""ImageNet-1K, section 4.1, in DeiT's setting.

@@ -1,21 +1,11 @@
 """QnA's training (supplement, section 2.1, the schedules of Tables 2 and 3, and DETR)."""
 
 from saccade.paper import Claim
-from saccade.recipes.recipe import (
-    Augment,
-    AutoEncode,
-    BoxAugment,
-    BoxTest,
-    Classify,
-    Detr,
-    Loop,
-    Model,
-    Optim,
-    Recipe,
-    Schedule,
-    Test,
-    change,
-)
+from saccade.recipes.augment import Augment, Test
+from saccade.recipes.autoencode import AutoEncode
+from saccade.recipes.classify import Classify
+from saccade.recipes.detect import BoxAugment, BoxTest, Detr
+from saccade.recipes.recipe import Loop, Model, Optim, Recipe, Schedule, change
 
 T = Recipe(
     about="""ImageNet-1K, supplement section 2.1: DeiT without EMA and repeated augmentation.

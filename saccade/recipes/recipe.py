@@ -11,10 +11,9 @@ import types
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from saccade.recipes.augment import Augment, BoxAugment, BoxTest, MaskAugment, MaskTest, Test
 from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
-from saccade.recipes.task import AutoEncode, Classify, Detr, Distill, RetinaNet, Segment
-from saccade.words import nearest
+from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings, path_field
+from saccade.spelling import nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +24,7 @@ class Model:
     """A model of saccade or of timm."""
     drop_path: float | None = None
     """Stochastic depth of the last block; the model's own rate if None."""
-    start: str = ""
+    start: str = path_field(default="")
     """A saved model or a run to take the backbone's weights from; fresh ones if empty."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the model, such as window=5."""
@@ -140,10 +139,10 @@ class Recipe:
     about: str
     """Section of the paper, command, hours on which machine, result to expect."""
     model: Model
-    task: Classify | Distill | RetinaNet | Detr | Segment | AutoEncode
+    task: TaskSettings
     data: Data = Data()
-    augment: Augment | BoxAugment | MaskAugment
-    test: Test | BoxTest | MaskTest
+    augment: AugmentSettings
+    test: TestSettings
     optim: Optim
     schedule: Schedule
     loop: Loop
@@ -217,7 +216,7 @@ def _known(owner: Any, name: str, path: str) -> None:
 
 
 def _words(kind: Any) -> str:
-    """A type as one says it: `a number or none`."""
+    """A type in words, such as "a number or none"."""
     plain = {
         int: "a whole number",
         float: "a number",
@@ -234,48 +233,3 @@ def _words(kind: Any) -> str:
         many = "a list" if ... in inner else f"a list of {len(inner)}"
         return f"{many}, such as [0.5, 1], each {_words(inner[0])}"
     return plain.get(kind, str(kind))
-
-
-# -- on disk --------------------------------------------------------------------------------
-
-
-def to_plain(recipe: Recipe) -> dict[str, Any]:
-    """Plain values for JSON; tasks carry their class's name."""
-    plain = dataclasses.asdict(recipe)
-    for key in ("task", "augment", "test"):
-        plain[key]["kind"] = type(getattr(recipe, key)).__name__
-    return plain
-
-
-def from_plain(plain: dict[str, Any]) -> Recipe:
-    """What `to_plain` wrote; a key of another version is named."""
-    made = {}
-    hints = get_type_hints(Recipe)
-    for name, kind in hints.items():
-        if name not in plain:
-            raise ValueError(f"recipe: {name!r} is missing; it was written by another version")
-        made[name] = _made(kind, plain[name], name)
-    return Recipe(**made)
-
-
-def group(name: str, plain: dict[str, Any]) -> Any:
-    """One group of a recipe (`task`, `test`, ...) as `to_plain` wrote it."""
-    return _made(get_type_hints(Recipe)[name], plain, name)
-
-
-def _made(kind: Any, value: Any, path: str) -> Any:
-    options = [k for k in (get_args(kind) or (kind,)) if dataclasses.is_dataclass(k)]
-    if not options:
-        return value
-    value = dict(value)
-    called = value.pop("kind", options[0].__name__)
-    chosen: Any = next((k for k in options if k.__name__ == called), None)
-    if chosen is None:
-        raise ValueError(f"recipe: {path} of kind {called!r} is unknown to this version")
-    known = {f.name: f for f in dataclasses.fields(chosen)}
-    for key in value:
-        if key not in known:
-            raise ValueError(f"recipe: {path}.{key} is unknown to this version of saccade")
-    hints = get_type_hints(chosen)
-    tuples = {k for k, hint in hints.items() if get_origin(hint) is tuple}
-    return chosen(**{k: tuple(v) if k in tuples else v for k, v in value.items()})

@@ -1,21 +1,10 @@
 """SASA's training (appendices A.2 and A.3)."""
 
 from saccade.paper import Claim
-from saccade.recipes.recipe import (
-    Augment,
-    BoxAugment,
-    BoxTest,
-    Classify,
-    Data,
-    Loop,
-    Model,
-    Optim,
-    Recipe,
-    RetinaNet,
-    Schedule,
-    Test,
-    change,
-)
+from saccade.recipes.augment import Augment, Test
+from saccade.recipes.classify import Classify
+from saccade.recipes.detect import BoxAugment, BoxTest, RetinaNet
+from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
 
 R50 = Recipe(
     about="""ImageNet, appendix A.2.

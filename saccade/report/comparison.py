@@ -19,14 +19,15 @@ from rich.text import Text
 
 from saccade.engine.run import Run
 from saccade.report.plots import Curve
-from saccade.report.summary import Summary, finite, flat, setting, shown, spoken
+from saccade.report.summary import Summary, finite, flat, setting
+from saccade.tasks.figures import formatted, label_of
 
 WIDE = 5  # settings that have a column of their own; more are told beneath
 APART = ("model.name", "loop.seed")  # shown in columns anyway
 
 
 @dataclass(frozen=True)
-class Group:
+class RunGroup:
     """Runs of one setting."""
 
     runs: tuple[Summary, ...]
@@ -71,7 +72,7 @@ class Group:
         return Curve(self.label + several, epochs, means, spreads)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The group as plain values for JSON."""
         (best, best_sd), (last, last_sd) = self.best, self.last
         return {
             "model": self.model,
@@ -92,7 +93,7 @@ class Group:
 # -- which runs -----------------------------------------------------------------------------
 
 
-def found(words: Sequence[str]) -> tuple[list[Summary], list[str]]:
+def find_runs(words: Sequence[str]) -> tuple[list[Summary], list[str]]:
     """The runs that words on the command line mean: a run's folder, a folder of runs, a pattern.
 
     What was named must be a run that can be reported; what a pattern or a folder happened to hold
@@ -138,15 +139,15 @@ def within(word: str) -> list[Path]:
 # -- groups ---------------------------------------------------------------------------------
 
 
-def groups(summaries: Sequence[Summary]) -> list[Group]:
+def groups(summaries: Sequence[Summary]) -> list[RunGroup]:
     """Runs of one task by setting, the best first."""
     first = summaries[0]
     for other in summaries:
         if other.figure != first.figure:
             raise ValueError(
-                f"report: {str(first.run.folder)!r} is judged by {spoken(first.figure)} and "
-                f"{str(other.run.folder)!r} by {spoken(other.figure)}: runs of different tasks do "
-                f"not compare; report them apart"
+                f"report: {str(first.run.folder)!r} is judged by {label_of(first.figure)} and "
+                f"{str(other.run.folder)!r} by {label_of(other.figure)}: runs of different tasks "
+                f"do not compare; report them apart"
             )
     alike: dict[str, list[Summary]] = {}
     for one in summaries:
@@ -156,15 +157,15 @@ def groups(summaries: Sequence[Summary]) -> list[Group]:
     keys = list(dict.fromkeys(key for setting in settings for key in setting))
     apart = [k for k in keys if len({json.dumps(setting.get(k)) for setting in settings}) > 1]
     apart = [key for key in apart if key not in APART]
-    made = []
+    run_groups = []
     for members, decided in zip(alike.values(), settings, strict=True):
         differs = {key: decided.get(key) for key in apart}
-        made.append(Group(tuple(members), differs, _label(members, differs)))
-    return sorted(made, key=lambda group: _descending(group.best[0]))
+        run_groups.append(RunGroup(tuple(members), differs, _label(members, differs)))
+    return sorted(run_groups, key=lambda group: _descending(group.best[0]))
 
 
 def _decides(run: Run) -> dict[str, Any]:
-    """All that sets a run's result but the seed."""
+    """All settings that decide a run's result, except the seed."""
     settings = {k: v for k, v in flat(run.recipe).items() if k != "loop.seed"}
     if (Path(settings["model.start"] or "-") / "recipe.json").is_file():
         settings["model.start"] = _setting_of(Run.open(settings["model.start"]))
@@ -172,7 +173,7 @@ def _decides(run: Run) -> dict[str, Any]:
 
 
 def _setting_of(source: Run) -> str:
-    """What a run that others begin with was trained by, in a word; its model is told elsewhere."""
+    """A short name for the recipe and data of a run whose weights other runs start from."""
     decided = {k: v for k, v in _decides(source).items() if k != "model.name"}
     digest = hashlib.sha256(json.dumps(decided).encode()).hexdigest()
     return f"{source.name} of {Path(source.data).name} #{digest[:4]}"
@@ -180,47 +181,59 @@ def _setting_of(source: Run) -> str:
 
 def _label(members: list[Summary], differs: dict[str, Any]) -> str:
     run = members[0].run
-    told = [f"{key}={setting(value)}" for key, value in differs.items()]
-    if len(told) > WIDE:
-        told = [run.folder.name] if members[0].finished else []
+    words = [f"{key}={setting(value)}" for key, value in differs.items()]
+    if len(words) > WIDE:
+        words = [run.folder.name] if members[0].finished else []
     unfinished = [] if members[0].finished else [f"{run.folder.name}, not finished"]
-    return ", ".join([run.recipe.model.name, *told, *unfinished])
+    return ", ".join([run.recipe.model.name, *words, *unfinished])
 
 
 # -- as a table -----------------------------------------------------------------------------
 
 
-def table(made: Sequence[Group]) -> Table:
+def table(groups: Sequence[RunGroup]) -> Table:
     """A row a group; settings that differ have columns if they are few.
 
-    The last figure is shown where it is not the best, names of runs stand beneath.
+    The last figure has a column if it is not the best.
     """
-    keys = list(made[0].differs)
+    keys = list(groups[0].differs)
     columns = keys if len(keys) <= WIDE else []
-    name = spoken(made[0].figure)
+    name = label_of(groups[0].figure)
     shape = Table(box=None, pad_edge=False)
-    shape.add_column("model", overflow="fold", min_width=min(max(len(g.model) for g in made), 20))
+    for head in ("run", "model"):
+        shape.add_column(head, no_wrap=True)
     for key in columns:
         shape.add_column(key)
-    sank = any(group.last != group.best for group in made)
+    sank = any(group.last != group.best for group in groups)
     last = [f"last {name}"] if sank else []
     for head in ("params M", f"best {name}", *last, "epochs", "minutes", "seeds"):
         shape.add_column(head, justify="right", no_wrap=head != "seeds")
-    for group in made:
+    for group, run in zip(groups, names(groups), strict=True):
         count = group.runs[0].parameters()
-        done, asked = group.runs[0].last["epoch"], group.runs[0].run.recipe.schedule.epochs
+        done, planned = group.runs[0].last["epoch"], group.runs[0].run.recipe.schedule.epochs
         cells = [
+            run,
             group.model,
             *(setting(group.differs[key]) for key in columns),
             f"{count / 1e6:.2f}" if count is not None else "",
             mean(group.figure, *group.best, len(group.runs)),
-            *([shown(group.figure, group.last[0])] if sank else []),
-            str(done) if group.finished else f"{done} of {asked}",
+            *([formatted(group.figure, group.last[0])] if sank else []),
+            str(done) if group.finished else f"{done} of {planned}",
             f"{group.minutes:.1f}",
             " ".join(map(str, group.seeds)),
         ]
         shape.add_row(*map(Text, cells))
     return shape
+
+
+def names(groups: Sequence[RunGroup]) -> list[str]:
+    """What the runs of each group are called: by their folders, in full where two are alike."""
+    folders = [one.run.folder for group in groups for one in group.runs]
+    alike = len({folder.name for folder in folders}) < len(folders)
+    return [
+        _folded([str(one.run.folder) if alike else one.run.folder.name for one in group.runs])
+        for group in groups
+    ]
 
 
 def _folded(names: Sequence[str]) -> str:
@@ -232,27 +245,25 @@ def _folded(names: Sequence[str]) -> str:
     return f"{shared}{{{','.join(name.removeprefix(shared) for name in names)}}}"
 
 
-def beneath(made: Sequence[Group]) -> list[str]:
-    """What the table has no room for, and what a reader should beware of."""
-    told, named = [], [_folded([one.run.folder.name for one in group.runs]) for group in made]
-    if len(made[0].differs) <= WIDE:
-        told.append(f"runs: {'; '.join(named)}")
-    else:
-        for group, names in zip(made, named, strict=True):
+def beneath(groups: Sequence[RunGroup]) -> list[str]:
+    """Sentences below the table: settings that have no column, and reasons to compare with care."""
+    sentences = []
+    if len(groups[0].differs) > WIDE:
+        for group, run in zip(groups, names(groups), strict=True):
             differs = ", ".join(f"{k}={setting(v)}" for k, v in group.differs.items())
-            told.append(f"{names}: {differs}")
-    if len({group.runs[0].run.classes for group in made}) > 1 or "data" in made[0].differs:
-        told.append("these runs saw different data: their figures do not compare")
-    if any(len(set(group.seeds)) < len(group.seeds) for group in made):
-        told.append("some runs share a seed: their spread says nothing")
-    if not all(group.finished for group in made):
-        told.append("a run that is not finished stands by itself")
-    return told
+            sentences.append(f"{run}: {differs}")
+    if len({group.runs[0].run.classes for group in groups}) > 1 or "data" in groups[0].differs:
+        sentences.append("these runs saw different data: their figures do not compare")
+    if any(len(set(group.seeds)) < len(group.seeds) for group in groups):
+        sentences.append("some runs share a seed: their spread says nothing")
+    if not all(group.finished for group in groups):
+        sentences.append("a run that is not finished stands by itself")
+    return sentences
 
 
 def mean(figure: str, value: float, sd: float, n: int) -> str:
     """`96.12% ± 0.30 (3)`."""
-    return shown(figure, value) + (f" ± {sd:.2f} ({n})" if n > 1 else "")
+    return formatted(figure, value) + (f" ± {sd:.2f} ({n})" if n > 1 else "")
 
 
 def _spread(values: Iterable[float]) -> tuple[float, float]:

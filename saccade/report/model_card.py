@@ -1,7 +1,7 @@
 """A model's card: what it is for, what it learnt from and how, and what came of it.
 
-Written from what a run keeps. Where its images lie on this machine is nobody's business: of the
-data, the card has the name and the numbers.
+Written from what a run keeps. Paths on this machine are private: of the data, the card has only the
+name and the number of images.
 """
 
 import json
@@ -10,36 +10,47 @@ from typing import Any
 
 from saccade.engine.run import Run
 from saccade.models import hub
-from saccade.models.describe import card
-from saccade.report.summary import Summary, setting, shown, spoken
+from saccade.models.describe import timm_config
+from saccade.recipes.group import path_fields
+from saccade.report.summary import Summary, setting
+from saccade.tasks.definition import TaskDefinition
+from saccade.tasks.figures import formatted, label_of
 
-TASKS = {"predict": "image-classification", "detect": "object-detection"}
-TASKS |= {"segment": "image-segmentation", "": "image-to-image"}
 LISTED = 40  # classes that are named
 
 
-def written(net: Any, notes: dict[str, Any], verb: str, run: Run | None = None) -> str:
-    """The card of a trained model, in Markdown; `verb` is the command that uses it."""
-    name = card(net)["architecture"]
+def written(
+    net: Any, notes: dict[str, Any], definition: TaskDefinition, run: Run | None = None
+) -> str:
+    """The card of a trained model, in Markdown.
+
+    Args:
+        net: the network
+        notes: what was saved beside its weights
+        definition: its task
+        run: the run that it comes from, if that is at hand
+    """
+    command = definition.command
+    name = timm_config(net)["architecture"]
     house = "timm" if hub.of_timm(net) else "saccade"
     about = [
-        "---", f"library_name: {house}", f"pipeline_tag: {TASKS[verb]}",
+        "---", f"library_name: {house}", f"pipeline_tag: {definition.hub_tag}",
         f"tags: {json.dumps(sorted({'saccade', house}))}", "---", "", f"# {name}", "",
     ]  # fmt: skip
     millions = sum(p.numel() for p in net.parameters()) / 1e6
     about += [f"`{name}`, {millions:.2f} million parameters, trained with saccade.", ""]
-    for part in (_figures(notes, run), _origin(notes, run), _classes(notes), _use(house, verb)):
+    for part in (_figures(notes, run), _origin(notes, run), _classes(notes), _use(house, command)):
         about += [*part, ""] if part else []
     return "\n".join(about)
 
 
 def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
-    found = {key: value for key, value in notes.get("figures", {}).items() if key != "images"}
-    if not found:
+    figures = {key: value for key, value in notes.get("figures", {}).items() if key != "images"}
+    if not figures:
         return []
     images = notes["figures"].get("images")
     on = f" on {images:.0f} images" if images else ""
-    rows = [f"| {spoken(key)} | {shown(key, value)} |" for key, value in found.items()]
+    rows = [f"| {label_of(key)} | {formatted(key, value)} |" for key, value in figures.items()]
     return [f"| counted{on} that it did not learn from | |", "|---|---|", *rows]
 
 
@@ -47,19 +58,26 @@ def _origin(notes: dict[str, Any], run: Run | None) -> list[str]:
     """Data and recipe."""
     if run is None:
         return [f"- Recipe: `{notes['recipe']}`"] if notes.get("recipe") else []
-    kept = run.known("data.json")
-    sizes = ", ".join(f"{kept[part]['images']} {part}" for part in ("train", "val") if part in kept)
-    told = [f"- Data: {Path(run.data).name} ({sizes} images)", f"- Recipe: `{run.name}`"]
+    counts = run.known("data.json")
+    sizes = ", ".join(
+        f"{counts[part]['images']} {part}" for part in ("train", "val") if part in counts
+    )
+    lines = [f"- Data: {Path(run.data).name} ({sizes} images)", f"- Recipe: `{run.name}`"]
     if run.lines():
         changed = Summary.of(run).changed
-        private = ("model.start", "task.teacher", "task.classes")  # which may be paths
+        recipe = run.recipe
+        private = {
+            f"{group}.{name}"
+            for group in ("model", "task")
+            for name in path_fields(getattr(recipe, group))
+        }
         words = [f"{key}={setting(here)}" for key, (here, _) in changed.items()
                  if key not in private]  # fmt: skip
-        told += [f"- Changed in it: `{' '.join(words)}`"] if words else []
+        lines += [f"- Changed in it: `{' '.join(words)}`"] if words else []
     versions = run.known("environment.json")
-    told += [f"- Versions: {', '.join(f'{k} {versions[k]}' for k in ('saccade', 'torch', 'timm'))}"
+    lines += [f"- Versions: {', '.join(f'{k} {versions[k]}' for k in ('saccade', 'torch', 'timm'))}"
              ] if versions else []  # fmt: skip
-    return told
+    return lines
 
 
 def _classes(notes: dict[str, Any]) -> list[str]:
@@ -70,13 +88,13 @@ def _classes(notes: dict[str, Any]) -> list[str]:
     return [f"{len(names)} classes: {', '.join(names[:LISTED])}{more}."]
 
 
-def _use(house: str, verb: str) -> list[str]:
+def _use(house: str, command: str) -> list[str]:
     timm = [
         "import saccade, timm  # saccade makes its models known to timm", "",
         'model = timm.create_model("hf-hub:THIS/REPOSITORY", pretrained=True).eval()',
     ]  # fmt: skip
     own = ["import saccade", "", 'model = saccade.load("FOLDER")  # after `hf download`']
     lines = ["```python", *(timm if house == "timm" else own), "```"]
-    if verb:
-        lines += ["", f"`saccade {verb} PICTURES --model FOLDER` once `hf download` brought it."]
+    if command:
+        lines += ["", f"`saccade {command} PICTURES --model FOLDER` once `hf download` brought it."]
     return lines

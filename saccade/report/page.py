@@ -1,7 +1,7 @@
-"""A run as one page of HTML that opens by itself: no script, nothing fetched, pictures inside.
+"""A run as one HTML page that needs no other file: no script, no network, pictures inside.
 
-Names of classes and files come from strangers: everything that is shown goes through `escape`, and
-the page's own policy forbids it to load or run anything.
+Names of classes and files may hold HTML: everything goes through `escape`, and the page's content
+policy forbids it to load or run anything.
 """
 
 import base64
@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Any
 
-from saccade.engine import kinds
+from saccade import tasks
 from saccade.recipes import book
-from saccade.report.summary import Summary, confused, flat, setting, shown, spoken
+from saccade.report.summary import Summary, confused, flat, setting
+from saccade.tasks.figures import formatted, label_of
 
 MOST_BAD = 200
 PICTURES = {
     "curves": "Training and validation loss, validation figures and learning rate over the epochs",
     "confusion": "Confusion matrix: a row per true class, a column per predicted class",
     "classes": "Bars: the figure of each class",
-    "reconstruction": "Images in the upper row, and beneath what came back of them",
 }
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = """
@@ -56,7 +56,7 @@ ul { padding-left: 1.2rem; margin: .3rem 0 }
 
 def page(summary: Summary, pictures: Mapping[str, bytes], notes: Iterable[str] = ()) -> str:
     """The whole page; `notes` say what is missing and why."""
-    run = summary.run
+    run, own = summary.run, summary.pictures
     title = f"{run.name}: {run.recipe.model.name} on {run.data}"
     parts = [
         _head(summary, title),
@@ -65,7 +65,7 @@ def page(summary: Summary, pictures: Mapping[str, bytes], notes: Iterable[str] =
         _section("Curves", _picture("curves", pictures)),
         _section("Confusion", _confusion(summary, pictures)),
         _section("Classes", _picture("classes", pictures)),
-        _section("Reconstruction", _picture("reconstruction", pictures)),
+        *(_section(one.title, _picture(one.name, pictures, one.caption)) for one in own),
         _section("Go on", _commands(summary)),
         _section("Images that could not be read", _bad(summary)),
         _section("Recipe as resolved", _recipe(summary)),
@@ -93,7 +93,7 @@ def _head(summary: Summary, title: str) -> str:
         f'<p class="soft">{classes}epoch {summary.last["epoch"]} of '
         f"{run.recipe.schedule.epochs}, {summary.minutes:.1f} minutes, seed "
         f"{run.recipe.loop.seed}" + ("" if summary.finished else ", not finished") + "</p>",
-        f'<p class="result"><b>{shown(figure, value)}</b> {escape(spoken(figure))}{of}, '
+        f'<p class="result"><b>{formatted(figure, value)}</b> {escape(label_of(figure))}{of}, '
         f"at epoch {best['epoch']}</p>",
     ]
     if summary.baseline is not None:
@@ -101,23 +101,23 @@ def _head(summary: Summary, title: str) -> str:
         gap = value - base
         verdict = f"{abs(gap):.2f} points {'above' if gap >= 0 else 'below'}"
         lines.append(
-            f"<p>{verdict} the baseline: {escape(name)} reaches {shown(figure, base)}.</p>"
+            f"<p>{verdict} the baseline: {escape(name)} reaches {formatted(figure, base)}.</p>"
         )
     return "\n".join(lines)
 
 
 def _section(title: str, body: str) -> str:
-    return f"<section><h2>{title}</h2>\n{body}</section>" if body else ""
+    return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
 
 
 def _evaluations(summary: Summary) -> str:
     names = summary.figures
-    heads = ["epoch", "step", *map(spoken, names), "rate", "minutes"]
+    heads = ["epoch", "step", *map(label_of, names), "rate", "minutes"]
     rows = []
     for line in summary.lines:
         cells = [
             str(line["epoch"]), str(line["step"]),
-            *(shown(name, line["val"].get(name, float("nan")), unit=False) for name in names),
+            *(formatted(name, line["val"].get(name, float("nan")), unit=False) for name in names),
             f"{line['rate']:.2e}", f"{line['seconds'] / 60:.1f}",
         ]  # fmt: skip
         kind = ' class="best"' if line is summary.best else ""
@@ -130,11 +130,12 @@ def _evaluations(summary: Summary) -> str:
     )
 
 
-def _picture(name: str, pictures: Mapping[str, bytes]) -> str:
+def _picture(name: str, pictures: Mapping[str, bytes], caption: str = "") -> str:
     if name not in pictures:
         return ""
     data = base64.b64encode(pictures[name]).decode()
-    return f'<img src="data:image/png;base64,{data}" alt="{escape(PICTURES[name])}">'
+    alt = escape(caption or PICTURES[name])
+    return f'<img src="data:image/png;base64,{data}" alt="{alt}">'
 
 
 def _confusion(summary: Summary, pictures: Mapping[str, bytes]) -> str:
@@ -142,21 +143,23 @@ def _confusion(summary: Summary, pictures: Mapping[str, bytes]) -> str:
     if not matrix:
         return ""
     pairs = confused(matrix, classes, most=10)
-    told = "".join(
+    items = "".join(
         f"<li>{escape(p.truth)} taken for {escape(p.guess)}: {p.times} of {p.of}</li>"
         for p in pairs
     )
-    said = f"<p>Most confused:</p><ul>{told}</ul>" if told else "<p>No image was confused.</p>"
+    sentence = (
+        f"<p>Most confused:</p><ul>{items}</ul>" if items else "<p>No image was confused.</p>"
+    )
     drawn = _picture("confusion", pictures)
-    return f'<p class="soft">Of the last evaluation.</p>{drawn}\n{said}'
+    return f'<p class="soft">Of the last evaluation.</p>{drawn}\n{sentence}'
 
 
 def _commands(summary: Summary) -> str:
     folder = shlex.quote(str(summary.run.folder))
-    verb = kinds.of(summary.run.recipe).verb
+    command = tasks.of(summary.run.recipe).command
     commands = [
         *([] if summary.finished else [f"saccade resume {folder}"]),
-        *([f"saccade {verb} PICTURE --model {folder}"] if verb else []),
+        *([f"saccade {command} PICTURE --model {folder}"] if command else []),
         f"saccade eval {folder}",
         f"saccade report {folder}",
     ]
@@ -170,29 +173,31 @@ def _bad(summary: Summary) -> str:
     rows = _words(list(bad.items())[:MOST_BAD])
     more = len(bad) - MOST_BAD
     rest = f'<p class="soft">and {more} more, in bad.json</p>' if more > 0 else ""
-    said = f"{len(bad)} of them; each was replaced by another."
-    return f"<p>{said}</p><div class='scroll' tabindex='0'>{rows}</div>{rest}"
+    sentence = f"{len(bad)} of them; each was replaced by another."
+    return f"<p>{sentence}</p><div class='scroll' tabindex='0'>{rows}</div>{rest}"
 
 
 def _recipe(summary: Summary) -> str:
     name, changed = escape(summary.run.name), summary.changed
     if summary.run.name not in book.RECIPES:
-        said = f"<p>No recipe is named '{name}'; this is all it had.</p>"
+        sentence = f"<p>No recipe is named '{name}'; this is all it had.</p>"
     elif changed:
         rows = "".join(
             f"<tr><td>{escape(key)}</td><td><mark>{escape(setting(here))}</mark> "
             f'<span class="soft">instead of {escape(setting(there))}</span></td></tr>'
             for key, (here, there) in changed.items()
         )
-        said = f"<p>Changed from '{name}':</p><table class='words'><tbody>{rows}</tbody></table>"
+        sentence = (
+            f"<p>Changed from '{name}':</p><table class='words'><tbody>{rows}</tbody></table>"
+        )
     else:
-        said = f"<p>As '{name}' has it.</p>"
+        sentence = f"<p>As '{name}' has it.</p>"
     rows = "".join(
         f"<tr><td>{escape(key)}</td><td>{_marked(setting(value), key in changed)}</td></tr>"
         for key, value in flat(summary.run.recipe).items()
     )
     table = f'<table class="words"><tbody>{rows}</tbody></table>'
-    return f"{said}<details><summary>all settings</summary>{table}</details>"
+    return f"{sentence}<details><summary>all settings</summary>{table}</details>"
 
 
 def _marked(text: str, mark: bool) -> str:

@@ -1,8 +1,8 @@
 """A run as pictures, in PNG: its curves, its confusion, and several runs side by side.
 
-Backgrounds are transparent and the ink is a middle grey, so that a picture sits on a light page as
-well as on a dark one; the colours are told apart by colour-blind eyes. Needs matplotlib (the viz
-extra) and leaves its global state alone.
+Backgrounds are transparent and the ink is a middle grey, so that a picture suits a light page and a
+dark one; colour-blind people can tell the colours apart. Needs matplotlib (the viz extra), whose
+global state is not changed.
 """
 
 import io
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from saccade.report.summary import SPOKEN, Summary, confused, shown, spoken
+from saccade.report.summary import Summary, confused
+from saccade.tasks.figures import formatted, label_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def _losses(axis: "Axes", summary: Summary) -> None:
     terms = list(summary.steps[-1]["loss"]) if summary.steps else []
     for name, colour in zip(terms if len(terms) > 1 else [], COLOURS[2:], strict=False):
         at, term = _along(summary, lambda line, name=name: line["loss"].get(name, math.nan))
-        axis.plot(at, smoothed(term), color=colour, lw=1.2, ls="--", label=_safe(spoken(name)))
+        axis.plot(at, smoothed(term), color=colour, lw=1.2, ls="--", label=_safe(label_of(name)))
     epochs, values = _evaluated(summary, "loss")
     if np.isfinite(values).any():
         axis.plot(epochs, values, color=COLOURS[1], lw=1.8, marker="o", ms=4, label="validation")
@@ -82,14 +83,14 @@ def _scores(axis: "Axes", summary: Summary) -> None:
             axis.plot(
                 epochs, values, color=COLOURS[i % len(COLOURS)], ls=STYLES[i % len(STYLES)],
                 lw=2.0 if name == summary.figure else 1.3, marker="o", ms=4, zorder=3 - i / 10,
-                label=_safe(spoken(name)),
+                label=_safe(label_of(name)),
             )  # fmt: skip
     best = summary.value(summary.best)
     if math.isfinite(best):
         at = summary.best["epoch"]
         axis.plot([at], [best], "o", ms=11, mfc="none", mec=COLOURS[0], mew=1.5, clip_on=False)
-        said = f"best {spoken(summary.figure)}: {shown(summary.figure, best)}, epoch {at}"
-        axis.set_title(said, fontsize=10, loc="left", color=INK)
+        title = f"best {label_of(summary.figure)}: {formatted(summary.figure, best)}, epoch {at}"
+        axis.set_title(title, fontsize=10, loc="left", color=INK)
     else:
         _nothing(axis)
     if summary.baseline is not None:
@@ -97,7 +98,7 @@ def _scores(axis: "Axes", summary: Summary) -> None:
         axis.axhline(
             value, color=INK, lw=1.2, ls=":", label=_safe(f"{_short(name, 30)}: {value:g}")
         )
-    _label(axis, "validation, %" if summary.figure in SPOKEN else "validation")
+    _label(axis, f"validation{_unit(summary.figure)}")
     _legend(axis)
 
 
@@ -119,10 +120,10 @@ def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
     longest = 0.6 * font / 72 * max(map(len, names)) if n <= NAMED else 0.0
     lying = longest < 0.9 * side / n
     words = 9 * max(side / 7, 1)
-    told = [_sentence(*pair) for pair in confused(matrix, classes)]
+    sentences = [_sentence(*pair) for pair in confused(matrix, classes)]
     # The axes stand at a known place, which is faster than a layout of 400 labels; `_png` crops.
-    left, beneath = longest + 0.8, longest + 0.8 + words / 72 * (2 + 1.5 * len(told))
-    width = max(left + side + 1.5, left + 0.65 * words / 72 * max(map(len, told), default=0))
+    left, beneath = longest + 0.8, longest + 0.8 + words / 72 * (2 + 1.5 * len(sentences))
+    width = max(left + side + 1.5, left + 0.65 * words / 72 * max(map(len, sentences), default=0))
     height = side + beneath + 0.3
     figure = _sheet(width, height, laid_out=False, dpi=130 if n <= 60 else 170)
     at = left / width, beneath / height
@@ -148,8 +149,8 @@ def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
     scale.outline.set_visible(False)
     below = -72 * (0.2 if lying else longest) - 3 * words  # the names, and what they are
     axis.annotate(
-        "\n".join(told), (0, 0), (0, below), xycoords="axes fraction", textcoords="offset points",
-        va="top", fontsize=words, color=INK, annotation_clip=False,
+        "\n".join(sentences), (0, 0), (0, below), xycoords="axes fraction",
+        textcoords="offset points", va="top", fontsize=words, color=INK, annotation_clip=False,
     )  # fmt: skip
     return _png(figure)
 
@@ -188,8 +189,7 @@ def compare(lines: Sequence[Curve], figure_name: str) -> bytes:
             axis.fill_between(
                 line.epochs, mean - spread, mean + spread, color=colour, alpha=0.2, lw=0
             )
-    unit = ", %" if figure_name in SPOKEN else ""
-    _label(axis, f"validation {spoken(figure_name)}{unit}", x="epoch")
+    _label(axis, f"validation {label_of(figure_name)}{_unit(figure_name)}", x="epoch")
     _whole_epochs(axis)
     if not any(np.isfinite(_finite(line.mean)).any() for line in lines):
         _nothing(axis)
@@ -274,12 +274,12 @@ def _short(name: str, most: int) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text that is no formula, whatever dollars it holds."""
+    """Text that matplotlib does not take for a formula, although it may hold dollar signs."""
     return text.replace("$", r"\$")
 
 
 def _png(figure: "Figure") -> bytes:
-    """The picture on no ground, cut to what is drawn and a margin."""
+    """The figure as a PNG with a transparent background, cropped to what is drawn."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     for ground in (figure.patch, *(axis.patch for axis in figure.axes)):
@@ -296,6 +296,11 @@ def _png(figure: "Figure") -> bytes:
     stream = io.BytesIO()
     Image.fromarray(pixels[*box]).save(stream, "PNG")
     return stream.getvalue()
+
+
+def _unit(name: str) -> str:
+    """What follows a figure's name on an axis."""
+    return f", {unit_of(name)}" if unit_of(name) else ""
 
 
 # -- a figure for each class ----------------------------------------------------------------

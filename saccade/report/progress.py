@@ -14,7 +14,7 @@ from rich.progress import (
 )
 
 from saccade.engine.run import Run
-from saccade.report.summary import shown
+from saccade.tasks.figures import formatted
 
 WIDTH = 6  # of a column, or as wide as its name
 
@@ -46,15 +46,17 @@ class Screen:
         self.last = now
         self.loss.add(sum(terms.values()))
         if self.job is not None:
-            said = f"loss {self.loss.value:.3f}  rate {rate:.1e}  {self._per_second():.0f} images/s"
-            self.bar.update(self.job, completed=step, now=said)
+            status = (
+                f"loss {self.loss.value:.3f}  rate {rate:.1e}  {self._per_second():.0f} images/s"
+            )
+            self.bar.update(self.job, completed=step, now=status)
 
     def evaluated(self, line: dict[str, Any], best: bool) -> None:
         figures = {k: v for k, v in line["val"].items() if k != "images"}
         cells = {
             "epoch": str(line["epoch"]),
             "train loss": f"{self.loss.value:.3f}",
-            **{name: shown(name, value, unit=False) for name, value in figures.items()},
+            **{name: formatted(name, value, unit=False) for name, value in figures.items()},
             "images/s": f"{self._per_second():.0f}",
             "minutes": f"{line['seconds'] / 60:.1f}",
         }  # fmt: skip
@@ -66,7 +68,7 @@ class Screen:
         self.console.print("  ".join(row) + " best" * best, highlight=False, soft_wrap=True)
         self.loss, self.pace, self.last = Mean(), Mean(), None
 
-    def said(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
         self.console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
     def __enter__(self) -> "Screen":

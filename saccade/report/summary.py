@@ -4,6 +4,7 @@ The figure that a task is judged by is the first it computes, larger is better. 
 here may stem from a run that was killed: a missing or torn file is an empty one.
 """
 
+import base64
 import heapq
 import json
 import math
@@ -15,14 +16,23 @@ from typing import Any, NamedTuple
 
 from saccade.engine.run import Run
 from saccade.recipes import book
-from saccade.recipes.recipe import Recipe, from_plain, to_plain
+from saccade.recipes.disk import from_plain, to_plain
+from saccade.recipes.recipe import Recipe
+from saccade.tasks.figures import formatted, label_of
 
 Line = dict[str, Any]
 
-SPOKEN = {"top1": "top-1", "top5": "top-5", "mean_class": "mean of classes"}
-SPOKEN |= {"miou": "mIoU", "pixel_accuracy": "pixel accuracy"}
-SPOKEN |= {name: name for name in ("AP", "AP50", "AP75")}  # all of these in percent
-FINE = ("ssim", "l1")  # told by their later digits
+
+class Picture(NamedTuple):
+    """A picture that a metric drew itself."""
+
+    name: str
+    caption: str
+    png: bytes
+
+    @property
+    def title(self) -> str:
+        return self.name.replace("_", " ").capitalize()
 
 
 class Pair(NamedTuple):
@@ -95,59 +105,70 @@ class Summary:
     @cached_property
     def table(self) -> tuple[list[list[int]], list[str]]:
         """The confusion matrix (row: the truth) and its classes; empty where none was kept."""
-        matrix, classes = self.kept.get("confusion"), self.kept.get("classes")
+        matrix, classes = self.tables.get("confusion"), self.tables.get("classes")
         return (matrix, classes) if matrix and classes else ([], [])
 
     @cached_property
-    def kept(self) -> dict[str, Any]:
-        """What the last evaluation left beside its figures: tables, and pictures in letters."""
-        return _kept(self.run.folder / "tables.json")
+    def tables(self) -> dict[str, Any]:
+        """What the last evaluation left beside its figures: tables, and pictures in base64."""
+        return _read(self.run.folder / "tables.json")
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """What the task's metric drew, apart from its tables."""
+        pictures = []
+        for name, entry in self.tables.get("pictures", {}).items():
+            about = entry if isinstance(entry, dict) else {"png": entry}  # as older runs have it
+            safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
+            caption = about.get("caption", name.replace("_", " "))
+            pictures.append(Picture(safe, caption, base64.b64decode(about["png"])))
+        return pictures
 
     @property
     def environment(self) -> dict[str, Any]:
-        return _kept(self.run.folder / "environment.json")
+        return _read(self.run.folder / "environment.json")
 
     @property
     def bad(self) -> dict[str, str]:
         """Images that could not be read, and why."""
-        return _kept(self.run.folder / "bad.json")
+        return _read(self.run.folder / "bad.json")
 
     @property
     def baseline(self) -> tuple[str, float] | None:
         """A simpler model's name and its figure, where the run was given one."""
-        kept = _kept(self.run.folder / "baseline.json")
-        value = kept.get(self.figure)
+        figures = _read(self.run.folder / "baseline.json")
+        value = figures.get(self.figure)
         if not isinstance(value, int | float) or not math.isfinite(value):
             return None
-        return str(kept.get("name", "baseline")), value
+        return str(figures.get("name", "baseline")), value
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """What differs from the recipe of that name: {"optim.lr": (here, there)}."""
         named = book.RECIPES.get(self.run.name)
-        found = {} if named is None else differences(self.run.recipe, named)
+        changes = {} if named is None else differences(self.run.recipe, named)
         if self.run.recipe.schedule.iterations is not None:
-            found.pop("schedule.epochs", None)  # follows from the number of images
-        return found
+            changes.pop("schedule.epochs", None)  # follows from the number of images
+        return changes
 
     def sentences(self) -> list[str]:
-        """What came of the run, and of what it is to be compared with."""
+        """The result, the baseline, and what went wrong, in sentences."""
         best, epochs = self.best, self.run.recipe.schedule.epochs
-        told = [
-            f"best: {shown(self.figure, self.value(best))} {spoken(self.figure)} "
+        sentences = [
+            f"best: {formatted(self.figure, self.value(best))} {label_of(self.figure)} "
             f"at epoch {best['epoch']}"
         ]
         if self.baseline is not None:
             name, value = self.baseline
-            told.append(f"baseline: {shown(self.figure, value)}, {name}")
+            sentences.append(f"baseline: {formatted(self.figure, value)}, {name}")
         if self.bad:
-            told.append(f"{len(self.bad)} images could not be read; report.html lists them")
+            sentences.append(f"{len(self.bad)} images could not be read; report.html lists them")
         if not self.finished:
-            told.append(f"not finished: epoch {self.last['epoch']} of {epochs}")
-        return told
+            sentences.append(f"not finished: epoch {self.last['epoch']} of {epochs}")
+        return sentences
 
     def plain(self, files: Iterable[Path] = ()) -> dict[str, Any]:
-        """For JSON, which knows no NaN."""
+        """The run as plain values for JSON."""
         return {
             "run": str(self.run.folder),
             "recipe": self.run.name,
@@ -164,7 +185,7 @@ class Summary:
         }
 
     def parameters(self) -> int | None:
-        """Of the network; None where it can no longer be built."""
+        """How many parameters the network has; None if it can no longer be built."""
         return _parameters(json.dumps(to_plain(self.run.recipe)), len(self.run.classes))
 
 
@@ -175,16 +196,16 @@ def flat(recipe: Recipe) -> dict[str, Any]:
     """A recipe by dotted keys as `--set` takes them, in plain values."""
     plain = json.loads(json.dumps(to_plain(recipe)))
     plain.pop("about")
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for group, fields in plain.items():
         for key, value in fields.items():
             if key == "kind" and group != "task":
                 continue
             if isinstance(value, dict):
-                found |= {f"{group}.{key}.{k}": v for k, v in value.items()}
+                settings |= {f"{group}.{key}.{k}": v for k, v in value.items()}
             else:
-                found[f"{group}.{key}"] = value
-    return found
+                settings[f"{group}.{key}"] = value
+    return settings
 
 
 def differences(a: Recipe, b: Recipe) -> dict[str, tuple[Any, Any]]:
@@ -198,7 +219,7 @@ def differences(a: Recipe, b: Recipe) -> dict[str, tuple[Any, Any]]:
 
 
 def confused(matrix: list[list[int]], classes: list[str], most: int = 5) -> list[Pair]:
-    """The pairs of classes that cost most, by number of images and then by share."""
+    """The pairs of classes that are confused most often, by number of images and then by share."""
     totals = [sum(row) for row in matrix]
     cells = (
         (-times, totals[i], i, j)
@@ -211,26 +232,6 @@ def confused(matrix: list[list[int]], classes: list[str], most: int = 5) -> list
     ]
 
 
-# -- words ----------------------------------------------------------------------------------
-
-
-def spoken(figure: str) -> str:
-    return SPOKEN.get(figure, figure.replace("_", " "))
-
-
-def shown(figure: str, value: float, unit: bool = True) -> str:
-    """A figure with as many digits as one wants to read."""
-    if not math.isfinite(value):
-        return str(value)
-    if figure == "images":
-        return f"{value:.0f}"
-    if "loss" in figure:
-        return f"{value:.3f}"
-    if figure in FINE:
-        return f"{value:.4f}"
-    return f"{value:.2f}" + ("%" if unit and figure in SPOKEN else "")
-
-
 def setting(value: Any) -> str:
     """A recipe's value as `--set` would take it."""
     return value if isinstance(value, str) and value else json.dumps(value)
@@ -240,21 +241,21 @@ def setting(value: Any) -> str:
 
 
 def once(lines: list[Line]) -> list[Line]:
-    """By step, the later of two lines about the same one; what is no such line is left out."""
+    """The lines in the order of their steps, of each step the last one written."""
     by_step = {line["step"]: line for line in lines if isinstance(line, dict) and "step" in line}
     return [by_step[step] for step in sorted(by_step)]
 
 
-def _kept(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def finite(value: Any) -> Any:
-    """Plain values in which null stands for what is no number."""
+    """Plain values for JSON, with null instead of NaN and infinity."""
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -274,7 +275,7 @@ def _parameters(recipe: str, classes: int) -> int | None:
 
     try:
         with torch.device("meta"):
-            net = make.model(make.unstarted(from_plain(json.loads(recipe))), classes)
+            net = make.model(make.without_start(from_plain(json.loads(recipe))), classes)
     except Exception:  # timm's models fail in many ways, and a table can do without
         return None
     return sum(p.numel() for p in net.parameters())

@@ -48,7 +48,7 @@ class Log:
                 self.writer.add_scalar(f"val/{name}", value, line["step"])
             self.writer.flush()
 
-    def said(self, sentence: str) -> None: ...
+    def say(self, sentence: str) -> None: ...
 
     def __enter__(self) -> "Log":
         return self

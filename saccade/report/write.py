@@ -1,14 +1,13 @@
 """What a run leaves for people: curves.png and report.html in its folder, and what suits its task.
 
-confusion.png         classes taken for others
-classes.png           how well each class's pixels are found
-reconstruction.png    images above what came back of them
+confusion.png    how often each class was taken for each other, if the metric counts it
+classes.png      the figure of each class, likewise
+NAME.png         pictures that the metric drew itself, such as reconstruction.png
 
 Reporter()(run)   after every evaluation: cheap, and never able to stop a run
 write(summary)    all of it, now
 """
 
-import base64
 import math
 import os
 import time
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from saccade.engine.run import Run
 from saccade.report import plots
-from saccade.report.page import PICTURES, page
+from saccade.report.page import page
 from saccade.report.summary import Summary
 
 SHARE = 0.02  # of a run's time, which its reports may take
@@ -57,7 +56,7 @@ class Reporter:
 
 
 def write(summary: Summary) -> Written:
-    """Draw a run's pictures and write its page anew; what fails is left out and said."""
+    """Draw a run's pictures and write its page; a picture that fails is left out with a reason."""
     folder, pictures, files, sentences = summary.run.folder, {}, [], []
     for name, make in _pictures(summary).items():
         try:
@@ -72,21 +71,20 @@ def write(summary: Summary) -> Written:
 
 
 def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
-    made: dict[str, Callable[[], bytes]] = {"curves": lambda: plots.curves(summary)}
+    drawings: dict[str, Callable[[], bytes]] = {"curves": lambda: plots.curves(summary)}
     matrix, classes = summary.table
     if matrix:
-        made["confusion"] = lambda: plots.confusion(matrix, classes)
-    rows = summary.kept.get("per_class")
+        drawings["confusion"] = lambda: plots.confusion(matrix, classes)
+    rows = summary.tables.get("per_class")
     if rows:
-        made["classes"] = lambda: plots.classes(rows)
-    for name, letters in summary.kept.get("pictures", {}).items():
-        if name in PICTURES:
-            made[name] = lambda letters=letters: base64.b64decode(letters)
-    return made
+        drawings["classes"] = lambda: plots.classes(rows)
+    for picture in summary.pictures:
+        drawings.setdefault(picture.name, lambda png=picture.png: png)
+    return drawings
 
 
 def _replace(path: Path, content: bytes) -> Path:
-    """Whole or not at all."""
+    """Write a file under another name first, so that it is never half written."""
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
     os.replace(part, path)

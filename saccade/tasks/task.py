@@ -10,6 +10,7 @@ A new task is a new file, never a branch in the loop.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -61,6 +62,12 @@ class Task(nn.Module, ABC):
     def raw(self, image: Tensor) -> dict[str, Tensor]:
         """What an exported graph gives for images without padding; nothing branches on values."""
         return {"logits": self(image)["logits"]}
+
+    def through_graph(
+        self, graph: Callable[[Tensor], dict[str, Tensor]], image: Tensor
+    ) -> dict[str, Tensor]:
+        """Outputs of an exported graph of `raw` for images, seen as in an evaluation."""
+        return graph(image)
 
     def decoding(self) -> dict[str, Any]:
         """The numbers by which `predict` reads raw outputs, for a program that must do without."""

@@ -7,13 +7,13 @@ from rich.console import Console
 
 from saccade.bench import report
 from saccade.bench.machine import Limits
-from saccade.bench.run import Row, Run
+from saccade.bench.run import Comparison, Row
 
 ROWS = [
     Row("ours", 0.005, 0.006, 0.004, 0.005, 20, 2**20, 50.0, 0.5, 0.1, 1.0, 1.0),
     Row("theirs", 0.62, 0.63, 0.61, 0.62, 5, 500 * 2**20, 0.4, 0.004, 0.2, 152.5, 500.0),
 ]
-RUN = Run(ROWS, "ours", "cpu", Limits(100.0, 20.0), {"flex": "no backward"})
+RUN = Comparison(ROWS, "ours", "cpu", Limits(100.0, 20.0), {"flex": "no backward"})
 
 
 def shown(thing):
@@ -42,7 +42,7 @@ def test_the_notes_say_how_to_read_it():
     assert left_out == "left out: flex: no backward"
     assert "wall time" in report.notes(replace(RUN, by="wall"))[0]
     assert report.notes(replace(RUN, interrupted=True))[-1] == "interrupted: figures so far"
-    nothing = Run([], "ours", "cpu", None, interrupted=True)
+    nothing = Comparison([], "ours", "cpu", None, interrupted=True)
     assert report.notes(nothing)[-1] == "interrupted: nothing measured yet"
 
 

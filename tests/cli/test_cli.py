@@ -173,7 +173,7 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
 
 
 def test_the_pixel_is_the_files_own(photo):
-    shown = see._shown(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
+    shown = see._sight(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
     side = shown.x.shape[2]
     assert shown.x.shape[3] == side
     assert shown.within((0, 10)) == (0, 0)
@@ -184,7 +184,7 @@ def test_the_pixel_is_the_files_own(photo):
         shown.within((0, 9))
     with pytest.raises(ValueError, match="50 rows and 70 columns"):
         shown.within((50, 20))
-    whole = see._shown(photo, "sasa_nano_conv", 64)  # untrained: all of it
+    whole = see._sight(photo, "sasa_nano_conv", 64)  # untrained: all of it
     assert whole.within((49, 69)) == (whole.x.shape[2] - 1, whole.x.shape[3] - 1)
 
 

@@ -19,9 +19,9 @@ from saccade.data import picture
 from saccade.engine import session
 from saccade.infer.detect import Detector
 from saccade.models import detectors, detr, retinanet, semantic_fpn, zoo
-from saccade.models.describe import card
-from saccade.recipes import task as words
+from saccade.recipes.detect import Detr, RetinaNet
 from saccade.recipes.recipe import change
+from saccade.recipes.segment import Segment
 from tests.cli.examples import ALONE, EXAMPLES, alone, lively, pictures, saved
 from tests.engine.classify_runs import PLAIN, fit, folder
 
@@ -230,7 +230,7 @@ def photos(tmp_path_factory):
 def boxes(tmp_path_factory):
     """A RetinaNet that is sure of many things."""
     torch.manual_seed(0)
-    asked = words.RetinaNet(dim=16, depth=1, scales=1, score=0.2, most=40)
+    asked = RetinaNet(dim=16, depth=1, scales=1, score=0.2, most=40)
     net = retinanet.build("sasa_nano_conv", 3, asked)
     lively(net.classify.last, 4.0, -1.0)
     lively(net.locate.last, 0.5, 0.0)
@@ -241,7 +241,7 @@ def boxes(tmp_path_factory):
 @pytest.fixture(scope="module")
 def masks(tmp_path_factory):
     torch.manual_seed(0)
-    asked = words.Segment(dim=16, inner=16)
+    asked = Segment(dim=16, inner=16)
     net = semantic_fpn.build("sasa_nano_conv", 3, dim=16, inner=16)
     lively(net.branch.classify, 100.0, 0.0)
     path = tmp_path_factory.mktemp("masks") / "net.safetensors"
@@ -257,8 +257,7 @@ inputs = [example["shown"](photo, about).tolist() for photo in photos]
 def seen(model, paths):
     """Pictures as saccade shows them to a model."""
     ready = session.opened(model)
-    about = card(ready.task.net)
-    show = ready.kind.test(ready.test, about["mean"], about["std"])
+    show = ready.transform()
     return ready, [show(Image.open(path).convert("RGB"))[None] for path in paths]
 
 
@@ -290,7 +289,7 @@ def test_boxes_without_torch(boxes, photos):
 def test_queries_without_torch(photos, tmp_path):
     """DETR's outputs as its graph gives them; that it does is for the tests of export."""
     pytest.importorskip("transformers")
-    asked = words.Detr(queries=6, dim=16, encoder=1, decoder=1, heads=2, hidden=16, score=0.1)
+    asked = Detr(queries=6, dim=16, encoder=1, decoder=1, heads=2, hidden=16, score=0.1)
     net = detr.build("qna_nano", 3, asked)
     path = saved(net, tmp_path / "net.safetensors", asked, short=64, long=96)
     ready, (image, _) = seen(path, photos)

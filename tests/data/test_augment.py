@@ -10,10 +10,10 @@ from timm.data import create_transform
 from timm.data.mixup import Mixup
 
 from saccade.data import augment
-from saccade.data.augment import Mix, parts
+from saccade.data.augment import Mix
 from saccade.recipes import book
-from saccade.recipes.recipe import Augment
-from saccade.recipes.recipe import Test as Seen
+from saccade.recipes.augment import Augment
+from saccade.recipes.augment import Test as Seen
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 FULL = Augment(
@@ -60,14 +60,14 @@ def test_normalised(photo):
 
 
 def test_what_is_done_is_said():
-    assert parts(augment.train(FULL, MEAN, STD)) == [
+    assert augment.train(FULL, MEAN, STD).names == [
         "crop", "flip", "RandAugment", "jitter", "grey", "erasing",
     ]  # fmt: skip
-    assert parts(augment.train(Augment(flip=0.0), MEAN, STD)) == ["crop"]
-    assert parts(augment.test(Seen(), MEAN, STD)) == ["resize", "centre"]
-    assert parts(Mix(Augment(mixup=0.8, cutmix=1.0))) == ["mixup", "cutmix"]
-    assert parts(Mix(Augment(cutmix=1.0))) == ["cutmix"]
-    assert parts(Mix(Augment())) == []
+    assert augment.train(Augment(flip=0.0), MEAN, STD).names == ["crop"]
+    assert augment.test(Seen(), MEAN, STD).names == ["resize", "centre"]
+    assert Mix(Augment(mixup=0.8, cutmix=1.0)).names == ["mixup", "cutmix"]
+    assert Mix(Augment(cutmix=1.0)).names == ["cutmix"]
+    assert Mix(Augment()).names == []
 
 
 RECIPES = {name: r for name, r in book.RECIPES.items() if isinstance(r.augment, Augment)}

@@ -157,6 +157,7 @@ def test_a_missing_path(tmp_path):
         find(str(tmp_path / "a.zip"), Data())
 
 
+@pytest.mark.data
 def test_real_folders(shared):
     found = find(str(shared / "data/classification/tinyimagenet20"), Data())
     assert found.about == "tinyimagenet20: 9000 images to train on, 2000 to validate, 20 classes"

@@ -8,7 +8,8 @@ import torch
 from saccade.data import augment, datasets
 from saccade.data.augment import Mix
 from saccade.data.loader import Batch, Loader, alike
-from saccade.recipes.recipe import Augment, Data
+from saccade.recipes.augment import Augment
+from saccade.recipes.recipe import Data
 
 from .conftest import photo
 

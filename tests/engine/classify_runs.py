@@ -11,7 +11,8 @@ from PIL import Image
 from saccade.engine import session
 from saccade.engine.watch import Silent
 from saccade.recipes import book
-from saccade.recipes.recipe import Augment, Loop, Model, Optim, Schedule, Test, change
+from saccade.recipes.augment import Augment, Test
+from saccade.recipes.recipe import Loop, Model, Optim, Schedule, change
 from saccade.report.write import Reporter
 
 COLOURS = {"blue": (30, 60, 200), "green": (40, 180, 60), "red": (210, 40, 50)}

@@ -1,19 +1,10 @@
 """Recipes for pixels so small that a run takes seconds."""
 
 from saccade.recipes import book
-from saccade.recipes.recipe import (
-    Augment,
-    AutoEncode,
-    Loop,
-    MaskAugment,
-    MaskTest,
-    Model,
-    Optim,
-    Schedule,
-    Segment,
-    Test,
-    change,
-)
+from saccade.recipes.augment import Augment, Test
+from saccade.recipes.autoencode import AutoEncode
+from saccade.recipes.recipe import Loop, Model, Optim, Schedule, change
+from saccade.recipes.segment import MaskAugment, MaskTest, Segment
 
 SEGMENT = change(
     book.find("segment"),

@@ -7,7 +7,8 @@ import numpy as np
 from PIL import Image
 
 from saccade.recipes import book
-from saccade.recipes.recipe import BoxAugment, BoxTest, Loop, Model, Schedule, change
+from saccade.recipes.detect import BoxAugment, BoxTest
+from saccade.recipes.recipe import Loop, Model, Schedule, change
 
 KINDS = {"disc": (210, 60, 40), "slab": (40, 90, 210)}
 FIRST = 7  # category ids need not begin at one

@@ -10,12 +10,13 @@ from datetime import timedelta
 
 import pytest
 
-from saccade.engine import baseline, distributed, session
+from saccade.engine import distributed, session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.run import Run
 from saccade.engine.train import Stopped
 from saccade.recipes.recipe import change
+from saccade.tasks.classify import baseline
 from tests.engine.classify_runs import PLAIN, At, apart, fit, folder, same
 
 STEADY = change(PLAIN, loop__ema=0.9, optim__clip=1.0, augment__mixup=0.8, augment__cutmix=1.0)
@@ -117,8 +118,8 @@ def test_what_another_process_could_not_read_is_listed_too(tmp_path):
 
 
 def slow_baseline(data, out):
-    distributed.PATIENCE = timedelta(seconds=6)
-    baseline.fit = lambda run, splits: time.sleep(10) or {"name": "it", "top1": 1.0}
+    distributed.TIMEOUT = timedelta(seconds=6)
+    baseline.linear = lambda x, y, classes: time.sleep(10) or (torch.zeros(3, 3072), torch.zeros(3))
     fit(change(PLAIN, loop__baseline=True, schedule__epochs=1), data, out)
 
 
@@ -129,9 +130,9 @@ def test_the_others_wait_while_the_first_works_for_all(data, tmp_path):
 def test_with_one_process_all_is_as_it_is():
     group = Group()
     assert group.first
-    assert distributed.told("x", group) == "x"
-    assert distributed.gathered("x", group) == ["x"]
-    distributed.wait(group)
+    assert distributed.broadcast("x", group) == "x"
+    assert distributed.all_gather("x", group) == ["x"]
+    distributed.barrier(group)
 
 
 def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):

@@ -7,11 +7,11 @@ from torch import nn
 import saccade
 from saccade.engine.optim import Average, groups, optimiser, peak, schedule
 from saccade.recipes.recipe import Optim, Schedule
-from saccade.tasks.classify import Classify
+from saccade.tasks.classify.task import ClassifyTask
 
 
 def task(name="qna_nano"):
-    return Classify(saccade.build(name, num_classes=3), "abc")
+    return ClassifyTask(saccade.build(name, num_classes=3), "abc")
 
 
 def rates(plan, steps=10, lr=2.0):
@@ -101,7 +101,7 @@ def test_the_average_follows_is_worn_and_comes_back():
         average.update(model)
         keep = min(0.5, (1 + step) / (10 + step))
         said = keep * said + (1 - keep) * step
-    with average.worn(model):
+    with average.applied_to(model):
         assert model.weight[0, 0].item() == pytest.approx(said, rel=1e-5)
     assert model.weight[0, 0].item() == 29
     other = Average(nn.Linear(2, 1, bias=False), 0.5)
@@ -119,7 +119,7 @@ def test_a_backbone_may_learn_more_slowly_than_the_rest():
     assert {rate for name, rate in rates.items() if ".backbone." in name} == {0.1}
     assert {rate for name, rate in rates.items() if ".backbone." not in name} == {1.0}
     with pytest.raises(ValueError, match=r"optim\.backbone: this network has no backbone apart"):
-        groups(Classify(nn.Linear(2, 2), ("a", "b")), Optim(name="adamw", lr=1.0, backbone=0.1))
+        groups(ClassifyTask(nn.Linear(2, 2), ("a", "b")), Optim(name="adamw", lr=1.0, backbone=0.1))
 
 
 def test_iterations_stand_for_epochs():

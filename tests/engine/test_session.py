@@ -132,7 +132,7 @@ class Hearing(At):
         super().__init__(None, None)
         self.heard = []
 
-    def said(self, sentence):
+    def say(self, sentence):
         self.heard.append(sentence)
 
 
@@ -171,9 +171,10 @@ def test_runs_and_images_may_be_moved(tmp_path, monkeypatch):
 
 def test_paths_inside_a_recipe_hold_from_anywhere(run, tmp_path, monkeypatch):
     monkeypatch.chdir(run.folder.parent)
-    kept = session._anywhere(change(PLAIN, model__start=run.folder.name))
-    assert kept.model.start == str(run.folder.absolute())
-    assert session._anywhere(change(PLAIN, model__start="nowhere")).model.start == "nowhere"
+    recipe = session._with_absolute_paths(change(PLAIN, model__start=run.folder.name))
+    assert recipe.model.start == str(run.folder.absolute())
+    recipe = session._with_absolute_paths(change(PLAIN, model__start="nowhere"))
+    assert recipe.model.start == "nowhere"
 
 
 def test_a_run_goes_on_without_the_model_it_started_from(run, data, tmp_path):

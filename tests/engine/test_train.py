@@ -15,9 +15,11 @@ from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run
 from saccade.engine.train import Stopped, Training, rng, seed, set_rng
-from saccade.recipes.recipe import change, to_plain
+from saccade.recipes.disk import to_plain
+from saccade.recipes.recipe import change
 from saccade.report.summary import Summary
-from saccade.tasks.metrics import Confusion
+from saccade.report.write import Reporter
+from saccade.tasks.classify.metric import Confusion
 from tests.engine.classify_runs import FULL, PLAIN, At, Losses, apart, fit, folder, same
 
 
@@ -79,7 +81,7 @@ def test_a_killed_run_goes_on_bit_for_bit(data, unbroken, tmp_path):
     assert apart(begin, data, out, first) == [-signal.SIGKILL]
     assert apart(go_on, out, second) == [-signal.SIGKILL]
     assert Checkpoints(out).load()[0]["step"] < 6
-    session.resume(out, device="cpu")
+    session.resume(out, report=Reporter(), device="cpu")
     assert_equal_runs(unbroken, Run.open(out))
 
 
@@ -123,7 +125,7 @@ def test_asked_to_stop_it_saves_and_can_go_on(number, data, unbroken, tmp_path):
         fit(recipe, data, out, At(2, lambda: os.kill(os.getpid(), number)))
     assert Checkpoints(out).load()[0]["step"] == 3
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    session.resume(out, device="cpu")
+    session.resume(out, report=Reporter(), device="cpu")
     one, other = (Checkpoints(r).load()[0] for r in (unbroken.folder, out))
     assert same(one, other) is None
 
@@ -146,7 +148,7 @@ def test_asked_to_stop_in_an_evaluation_it_does_not_wait_for_its_end(
         fit(FULL, data, out)
     assert counted == [8]
     assert Checkpoints(out).load()[0]["step"] == 3
-    session.resume(out, device="cpu")
+    session.resume(out, report=Reporter(), device="cpu")
     assert_equal_runs(unbroken, Run.open(out))
 
 
@@ -222,7 +224,7 @@ def test_a_torn_checkpoint_is_told_and_the_one_before_it_taken(data, unbroken, t
     path = out / "checkpoints" / last
     path.write_bytes(path.read_bytes()[:1000])
     hearing = At(0, None)
-    hearing.said = said.append
+    hearing.say = said.append
     session.resume(out, watch=lambda: hearing, device="cpu")
     assert any(last in sentence and "torn" in sentence for sentence in said)
     assert_equal_runs(unbroken, Run.open(out))
@@ -284,5 +286,5 @@ def test_counted_iterations_go_on_bit_for_bit(data, tmp_path):
     whole = fit(change(FULL, schedule__iterations=8), data, tmp_path / "whole")
     out = tmp_path / "broken"
     assert apart(begin_counted, data, out, 7) == [-signal.SIGKILL]
-    session.resume(out, device="cpu")
+    session.resume(out, report=Reporter(), device="cpu")
     assert_equal_runs(whole, Run.open(out))

@@ -9,7 +9,7 @@ class Listener(Silent):
     def __init__(self):
         self.heard = []
 
-    def said(self, sentence):
+    def say(self, sentence):
         self.heard.append(sentence)
 
     def stepped(self, step, terms, rate, images):
@@ -33,7 +33,7 @@ def test_several_are_told_alike_and_one_that_fails_is_let_go():
     with Several(screen, Broken(), other) as all_of_them:
         all_of_them.stepped(1, {}, 0.1, 1)
         all_of_them.stepped(2, {}, 0.1, 1)
-        all_of_them.said("hello")
+        all_of_them.say("hello")
     assert screen.heard == ["enter", 1, "Broken has stopped: disk full", 2, "hello", "exit"]
     assert other.heard == ["enter", 1, 2, "hello", "exit"]
 

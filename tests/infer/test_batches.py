@@ -62,7 +62,7 @@ def test_answers_are_those_of_a_loop(paths, batch):
             photo = rgb(answer.path, "")
             mean, size = answer.prediction
             assert mean == pytest.approx(transform(photo).mean().item(), rel=1e-5)
-            assert size == answer.shown == (photo.height, photo.width)
+            assert size == answer.size == (photo.height, photo.width)
     assert max(task.together) == {1: 1, 4: 3, 100: 7}[batch], "those of one size together"
 
 

@@ -7,7 +7,7 @@ from PIL import Image
 from saccade.infer.palette import palette
 from saccade.infer.segment import ids, overlay, segmented
 from saccade.recipes.recipe import change
-from saccade.tasks.segment import Segment
+from saccade.tasks.segment.task import SegmentTask
 from tests.data.scenes import NAMES, folder
 from tests.engine.classify_runs import fit
 from tests.engine.classify_runs import folder as classes
@@ -52,16 +52,16 @@ def test_large_pictures_through_windows(run, tmp_path, monkeypatch):
     run, data = run
     word = str(data / "images" / "val" / "0.jpg")
     seen = []
-    whole = Segment.through_windows
+    whole = SegmentTask.through_windows
     monkeypatch.setattr(
-        Segment, "through_windows", lambda *a: seen.append(a[1].shape[2:]) or whole(*a)
+        SegmentTask, "through_windows", lambda *a: seen.append(a[1].shape[2:]) or whole(*a)
     )
     ((_, made),) = segmented([word], run.folder, tmp_path, window=64)
-    assert max(made.shown) <= 64
+    assert max(made.size) <= 64
     assert not seen
     ((_, made),) = segmented([word], run.folder, tmp_path, window=64, short=96)
-    assert seen == [made.shown]
-    assert min(made.shown) == 96
+    assert seen == [made.size]
+    assert min(made.size) == 96
     with Image.open(word) as photo, Image.open(made.mask) as mask:
         assert mask.size == photo.size
     with pytest.raises(ValueError, match="32 pixels or more"):
@@ -75,7 +75,7 @@ def test_other_models_are_sent_elsewhere(tmp_path):
 
     data = classes(tmp_path / "data")
     other = fit(change(PLAIN, schedule__epochs=1), data, tmp_path / "run")
-    with pytest.raises(ValueError, match="tells no pixels apart; use 'saccade predict' with it"):
+    with pytest.raises(ValueError, match="was trained to classify; use 'saccade predict' with it"):
         next(segmented([str(data / "val")], other.folder, tmp_path))
 
 

@@ -94,7 +94,7 @@ def test_it_comes_back_from_disk(tmp_path):
     x = torch.rand(1, 3, 64, 64)
     with torch.no_grad():
         assert torch.equal(back(x), net(x))
-    assert back.made == net.made
+    assert back.arguments == net.arguments
 
 
 def test_wrong_words():

@@ -5,7 +5,7 @@ import timm
 import torch
 
 import saccade
-from saccade.models.describe import card, describe
+from saccade.models.describe import describe, timm_config
 
 
 @pytest.mark.parametrize("name", ["linglo_nano", "resnet18"])
@@ -19,6 +19,6 @@ def test_the_description_builds_the_model_again(name):
 
 
 def test_timm_s_description_and_a_model_without_one():
-    assert card(saccade.build("qna_nano"))["architecture"] == "qna_nano"
+    assert timm_config(saccade.build("qna_nano"))["architecture"] == "qna_nano"
     with pytest.raises(ValueError, match="no model of saccade or timm"):
-        card(torch.nn.Linear(2, 2))
+        timm_config(torch.nn.Linear(2, 2))

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from saccade.models import retinanet
-from saccade.models.detector import Detector, told
+from saccade.models.detector import DenseNetwork, split_arguments
 
 
 def test_whose_word_is_whose():
@@ -12,9 +12,12 @@ def test_whose_word_is_whose():
         dim, heads, score = 32, "conv", 0.1
 
     names = ("dim", "heads")
-    assert told(names, None, {"dim": 8, "window": 5}) == ({"dim": 8}, {"window": 5})
-    assert told(names, Asked(), {"heads": 4}) == ({"dim": 32, "heads": "conv"}, {"heads": 4})
-    assert told(names, {"dim": 3}, {"dim": 4}) == ({"dim": 3}, {"dim": 4})
+    assert split_arguments(names, None, {"dim": 8, "window": 5}) == ({"dim": 8}, {"window": 5})
+    assert split_arguments(names, Asked(), {"heads": 4}) == (
+        {"dim": 32, "heads": "conv"},
+        {"heads": 4},
+    )
+    assert split_arguments(names, {"dim": 3}, {"dim": 4}) == ({"dim": 3}, {"dim": 4})
 
 
 def test_depths_of_a_backbone_coarse_and_fine():
@@ -24,7 +27,7 @@ def test_depths_of_a_backbone_coarse_and_fine():
 
 
 def test_a_backbone_that_tells_no_depth_is_refused():
-    class Flat(Detector):
+    class Flat(DenseNetwork):
         body = "backbone.body."
 
         def __init__(self):

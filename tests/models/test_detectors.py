@@ -35,12 +35,12 @@ def test_names():
 def test_a_recipe_of_that_name_trains_that_detector(name):
     import torch
 
-    from saccade.engine import kinds
+    from saccade import tasks
 
     recipe = book.find(name)
     with torch.device("meta"):
         printed = detectors.DETECTORS[name]()
-        trained = kinds.of(recipe).net(recipe, printed.num_classes, {})
+        trained = tasks.of(recipe).network(recipe, printed.num_classes, {})
     shapes = {k: v.shape for k, v in printed.state_dict().items()}
     assert shapes == {k: v.shape for k, v in trained.state_dict().items()}
     wanted, got = (net.arguments.get("settings", net.arguments) for net in (printed, trained))

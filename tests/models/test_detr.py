@@ -10,9 +10,9 @@ import torch
 
 import saccade
 from saccade.models import detr
-from saccade.models.describe import card
+from saccade.models.describe import timm_config
 from saccade.paper.count import params
-from saccade.recipes import task as words
+from saccade.recipes import detect
 
 transformers = pytest.importorskip("transformers")
 SMALL = {"dim": 32, "encoder": 1, "decoder": 2, "heads": 4, "hidden": 64, "queries": 5}
@@ -155,7 +155,7 @@ def test_a_card_and_depths_as_timm_wants_them():
     from timm.optim import param_groups_layer_decay
 
     net = small()
-    assert card(net)["architecture"] == "qna_nano"
+    assert timm_config(net)["architecture"] == "qna_nano"
     groups = param_groups_layer_decay(net, layer_decay=0.5)
     scales = {p: g["lr_scale"] for g in groups for p in g["params"]}
     assert scales[net.detr.class_labels_classifier.weight] == 1.0
@@ -186,7 +186,7 @@ def test_a_missing_package_names_the_cure(monkeypatch):
 
 
 def test_transformers_is_loaded_only_when_asked_for():
-    code = "import saccade.tasks.detr, sys; print('transformers' in sys.modules)"
+    code = "import saccade.tasks.detect.detr, sys; print('transformers' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
 
@@ -194,4 +194,4 @@ def test_transformers_is_loaded_only_when_asked_for():
 @pytest.mark.parametrize("name", ["heads", "decoder", "hidden", "queries"])
 def test_a_detr_needs_some_of_each(name):
     with pytest.raises(ValueError, match=rf"detr\.{name}: 1 or more, got 0"):
-        words.Detr(**{name: 0})
+        detect.Detr(**{name: 0})

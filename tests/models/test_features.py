@@ -18,7 +18,7 @@ def test_maps_are_as_declared_and_all_of_it_learns(name):
     assert [x.shape[1] for x in maps] == list(backbone.widths)
     for x, stride in zip(maps, backbone.strides, strict=True):
         assert tuple(x.shape[2:]) == (-(-64 // stride), -(-96 // stride))
-    assert backbone.card["architecture"] == name
+    assert backbone.timm_config["architecture"] == name
     sum(x.square().mean() for x in maps).backward()
     assert [n for n, p in backbone.named_parameters() if p.grad is None] == []
 

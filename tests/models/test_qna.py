@@ -96,10 +96,13 @@ def test_logits_and_gradients_of_the_micro_model(shared, dtype, end, bound):
     y = model(x.permute(0, 3, 1, 2))
     y.backward(torch.tensor(arrays["cotangent"]).to(y.dtype))
     assert relative(y, arrays["logits" + end]) < bound
-    assert relative(x.grad, arrays["grad_x" + end]) < bound
+    assert relative(x.grad, arrays["grad_x_f64"]) < bound
     for path, entry in qna.flax_entries(model).items():  # weights have theirs in fp32 alone
         gradient = entry.to_theirs(model.get_parameter(entry.parameter).grad)
-        assert relative(gradient.float(), arrays[f"g:{path}"]) < 1e-5, path
+        theirs = arrays[f"g:{path}"]
+        if theirs.size < gradient.numel():  # of large ones, every fifth number is kept
+            gradient = gradient.flatten()[::5]
+        assert relative(gradient.float(), theirs) < 1e-5, path
 
 
 @official

@@ -7,9 +7,9 @@ from torch import nn
 
 import saccade
 from saccade.models import detr, retinanet
-from saccade.models.describe import card
+from saccade.models.describe import timm_config
 from saccade.paper.count import params
-from saccade.recipes.task import RetinaNet
+from saccade.recipes.detect import RetinaNetDetector
 
 EXTRAS = {"linglo_b0": 9_537_268, "linglo_b1": 10_249_972, "linglo_b2": 10_249_972}
 
@@ -97,7 +97,7 @@ def test_starting_from_another_detector():
 
 
 def test_settings_come_by_a_recipe_a_dict_or_by_name():
-    asked = RetinaNet(dim=32, depth=1, scales=2, norm=True)
+    asked = RetinaNetDetector(dim=32, depth=1, scales=2, norm=True)
     words = {word: getattr(asked, word) for word in retinanet.WORDS}
     for net in (
         retinanet.build("linglo_nano", 2, asked),
@@ -116,8 +116,8 @@ def test_a_card_and_depths_as_timm_wants_them():
 
     for name in ("qna_nano", "resnet18"):
         net = retinanet.build(name, 2, dim=32, depth=1)
-        assert card(net)["architecture"] == name
-        assert len(card(net)["mean"]) == 3
+        assert timm_config(net)["architecture"] == name
+        assert len(timm_config(net)["mean"]) == 3
         groups = param_groups_layer_decay(net, layer_decay=0.5)
         scales = {p: g["lr_scale"] for g in groups for p in g["params"]}
         assert all(scales[p] == 1.0 for p in net.classify.parameters())
@@ -133,7 +133,7 @@ def test_a_backbone_without_a_pyramid_is_refused():
         widths, strides = (8, 8, 8), (16, 16, 16)
 
     with pytest.raises(ValueError, match=r"three maps, .* got strides=\(16, 16, 16\)"):
-        retinanet.RetinaNet(Flat(), 2)
+        retinanet.RetinaNetDetector(Flat(), 2)
     with pytest.raises(TypeError, match="no argument named 'windows'; did you mean 'window'"):
         retinanet.build("qna_nano", 2, windows=3)
 

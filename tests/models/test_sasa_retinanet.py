@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from saccade.models.retinanet import RetinaNet
+from saccade.models.retinanet import RetinaNetDetector
 from saccade.models.sasa import SASA
 from saccade.models.sasa_retinanet import retinanet
 from saccade.paper.count import params
@@ -12,7 +12,7 @@ from saccade.paper.count import params
 @pytest.mark.parametrize("kind", ["conv", "attention"])
 def test_a_small_one_gives_a_prediction_per_place_and_learns(kind):
     backbone = SASA((1, 1, 1, 1), (8, 8, 16, 16), heads=2, window=3, stem="conv", expand=2)
-    model = RetinaNet(
+    model = RetinaNetDetector(
         backbone, 3, fpn=kind, heads=kind, coarse="P5", norm=True, dim=32, scales=1,
         init="retinanet",
     )  # fmt: skip

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 import saccade
 from saccade.models import detr, retinanet, saved
-from saccade.models.describe import card, describe
+from saccade.models.describe import describe, timm_config
 
 
 @pytest.mark.parametrize("name", saccade.names("*_nano"))
@@ -116,7 +116,7 @@ def test_a_saved_detector_comes_back_whole(tmp_path, kind):
     assert not again.training
     assert again.notes == {"classes": ["a", "b", "c"]}
     assert describe(again) == describe(net)
-    assert card(again)["architecture"] == card(net)["architecture"]
+    assert timm_config(again)["architecture"] == timm_config(net)["architecture"]
     # cut short it is refused in one sentence, and so is a kind of another day
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])

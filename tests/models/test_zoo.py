@@ -55,14 +55,14 @@ def test_every_parameter_learns(name):
 def test_the_card_tells_the_truth(name):
     with torch.device("meta"):
         model = timm.create_model(name, device="meta", dtype=torch.float32).eval()
-    card, state = model.default_cfg, model.state_dict()
-    assert card["classifier"] + ".weight" in state
-    assert card["first_conv"] + ".weight" in state
-    x = torch.empty(1, *card["input_size"], device="meta")
+    timm_config, state = model.default_cfg, model.state_dict()
+    assert timm_config["classifier"] + ".weight" in state
+    assert timm_config["first_conv"] + ".weight" in state
+    x = torch.empty(1, *timm_config["input_size"], device="meta")
     features = model.forward_features(x)
-    assert features.shape[1:] == (model.num_features, *card["pool_size"])
+    assert features.shape[1:] == (model.num_features, *timm_config["pool_size"])
     assert model.forward_head(features, pre_logits=True).shape == (1, model.head_hidden_size)
-    assert timm.data.resolve_model_data_config(model)["input_size"] == card["input_size"]
+    assert timm.data.resolve_model_data_config(model)["input_size"] == timm_config["input_size"]
     # without a classifier, without pooling, and back, on the same device and in the same dtype
     model.reset_classifier(0)
     assert model(x).shape == (1, model.num_features)

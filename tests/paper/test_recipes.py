@@ -11,8 +11,10 @@ from saccade.engine import make
 from saccade.engine.distributed import Group
 from saccade.engine.optim import schedule
 from saccade.paper import recipes
-from saccade.recipes import book, bounds
+from saccade.recipes import book, bounds, classify, disk, group
 from saccade.recipes import recipe as words
+from saccade.recipes.augment import Augment, Test
+from saccade.recipes.classify import Classify, Distill
 from saccade.recipes.recipe import Schedule, change
 from tests.engine.classify_runs import FULL, PLAIN, fit, folder
 
@@ -68,11 +70,12 @@ def test_a_claim_notices_a_change():
 def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
     """Run with everything on, and note who looks at what; writing a recipe down is no reading."""
     kinds = [
-        words.Model, words.Classify, words.Data, words.Augment, words.Test, words.Optim,
+        words.Model, Classify, words.Data, Augment, Test, words.Optim,
         words.Schedule, words.Loop, words.Recipe,
     ]  # fmt: skip
     read = set()
-    clerks = {dataclasses.__file__, words.__file__, bounds.__file__}
+    modules = (dataclasses, words, bounds, disk, group, classify)
+    clerks = {module.__file__ for module in modules}
 
     def noted(self, name):
         if sys._getframe(1).f_code.co_filename not in clerks:
@@ -93,7 +96,7 @@ def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
     fields = {(kind, f.name) for kind in kinds for f in dataclasses.fields(kind)}
     idle = {f"{kind.__name__}.{name}" for kind, name in fields - read - shown}
     assert idle == set()
-    engine = Path(words.__file__).parents[1] / "engine"
-    source = "".join((engine / name).read_text() for name in ("teacher.py", "kinds/classify.py"))
-    for field in dataclasses.fields(words.Distill):
-        assert f"asked.{field.name}" in source, field.name
+    task = Path(words.__file__).parents[1] / "tasks" / "classify"
+    source = "".join((task / name).read_text() for name in ("teacher.py", "__init__.py"))
+    for field in dataclasses.fields(Distill):
+        assert f"settings.{field.name}" in source, field.name

@@ -3,8 +3,8 @@ import pytest
 from saccade.models import detectors, zoo
 from saccade.paper import Claim, count
 from saccade.paper.runs import finished, reached, recipes
-from saccade.tasks.boxes import Detect
-from saccade.tasks.segment import Segment
+from saccade.tasks.detect.task import Detect
+from saccade.tasks.segment.task import SegmentTask
 from tests.report.run_folders import written
 
 TOP1 = Claim("Table 2", "top-1", "72.5%")
@@ -70,7 +70,7 @@ def test_an_ablation_is_answered_by_its_own_schedule(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "figure", "classes"),
-    [("linglo_b0_retinanet", Detect.best, 80), ("linglo_b1_semantic_fpn", Segment.best, 150),
+    [("linglo_b0_retinanet", Detect.best, 80), ("linglo_b1_semantic_fpn", SegmentTask.best, 150),
      ("sasa_retinanet50_heads", "AP", 80)],
 )  # fmt: skip
 def test_boxes_and_masks_answer_too(tmp_path, name, figure, classes):

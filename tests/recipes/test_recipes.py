@@ -5,7 +5,9 @@ import json
 import pytest
 
 from saccade.recipes import book
-from saccade.recipes.recipe import Classify, change, from_plain, override, to_plain
+from saccade.recipes.classify import Classify
+from saccade.recipes.disk import from_plain, to_plain
+from saccade.recipes.recipe import change, override
 
 QUICK = book.find("quick")
 
@@ -15,6 +17,17 @@ def test_every_recipe_survives_the_disk(name):
     recipe = book.RECIPES[name]
     assert from_plain(json.loads(json.dumps(to_plain(recipe)))) == recipe
     assert "saccade train" in recipe.about
+
+
+def test_recipes_that_earlier_versions_wrote_are_read(shared):
+    """One of each task, as they were on disk when tasks had no packages of their own."""
+    plain = json.loads((shared / "golden/recipes.json").read_text())
+    kinds = {name: type(from_plain(one).task).__name__ for name, one in plain.items()}
+    assert kinds == {
+        "quick": "Classify", "distill": "Distill", "linglo_b0_retinanet": "RetinaNet",
+        "detect_detr": "Detr", "segment": "Segment", "autoencode_qna": "AutoEncode",
+    }  # fmt: skip
+    assert from_plain(plain["quick"]).augment.scale == (0.6, 1.0)
 
 
 @pytest.mark.parametrize("name", [n for n in book.CLAIMS if not n.startswith("quick")])

@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from saccade.data.augment import Colour, Normalise
-from saccade.recipes.augment import BoxAugment, BoxTest
+from saccade.recipes.detect import BoxAugment, BoxTest
 
 Target = dict[str, Any]
 Step = Callable[[Tensor, Target], tuple[Tensor, Target]]
@@ -30,7 +30,7 @@ LEAST = 32  # pixels a side of what a network is shown: strips are widened
 LEFT = 1.0  # pixels that a crop must leave of a box, in width and height
 
 
-class Resize:
+class BoxResize:
     """The short side to one of some sizes, the long side to no more than `long`; aspect kept.
 
     Only strips that would be less than LEAST wide or high by then are widened.
@@ -63,10 +63,10 @@ class Resize:
         return F.resize(image, side, antialias=True), {**target, **moved}
 
     def __repr__(self) -> str:
-        return f"Resize(short={self.short}, long={self.long}, scale={self.scale})"
+        return f"BoxResize(short={self.short}, long={self.long}, scale={self.scale})"
 
 
-class Crop:
+class BoxCrop:
     """A random part of at most `size` pixels a side, with what it leaves of the boxes.
 
     A box of which less than a pixel is left, in width or height, is gone with its label.
@@ -85,14 +85,14 @@ class Crop:
         boxes = F.crop(whole, top, left, h, w)
         least = _sides(whole).mul(0.999).clamp(max=LEFT)  # small ones may stay if they are whole
         left_over = (_sides(boxes) >= least).all(1)
-        kept = {
+        remaining = {
             "boxes": tv_tensors.wrap(boxes[left_over], like=boxes),
             "labels": target["labels"][left_over],
         }
-        return F.crop(image, top, left, h, w), {**target, **kept}
+        return F.crop(image, top, left, h, w), {**target, **remaining}
 
     def __repr__(self) -> str:
-        return f"Crop({self.size})"
+        return f"BoxCrop({self.size})"
 
 
 def _sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
@@ -100,7 +100,7 @@ def _sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
     return plain[:, 2:] - plain[:, :2]
 
 
-class Train:
+class BoxTransform:
     """A picture and its annotation to a tensor and the boxes to find in it."""
 
     def __init__(self, steps: Sequence[Step], normalise: Normalise):
@@ -109,23 +109,28 @@ class Train:
     def __call__(self, image: Image.Image, target: Target) -> tuple[Tensor, Target]:
         x, alone = _bytes(image), ~target["crowd"]
         boxes = _boxes(target["boxes"][alone], image)
-        kept: Target = {"boxes": boxes, "labels": target["labels"][alone]}
+        wanted: Target = {"boxes": boxes, "labels": target["labels"][alone]}
         for step in self.steps:
-            x, kept = step(x, kept)
-        plain = F.clamp_bounding_boxes(kept["boxes"]).as_subclass(Tensor)  # of the last digits
+            x, wanted = step(x, wanted)
+        plain = F.clamp_bounding_boxes(wanted["boxes"]).as_subclass(Tensor)  # of the last digits
         return self.normalise.numbers(x.as_subclass(Tensor)), {
             "boxes": plain,
-            "labels": kept["labels"],
+            "labels": wanted["labels"],
         }
 
+    @property
+    def names(self) -> list[str]:
+        """What is done, in the papers' words, read off the live steps."""
+        return _names(self.steps)
+
     def __repr__(self) -> str:
-        return "\n".join(("Train", *(f"  {step}" for step in (*self.steps, self.normalise))))
+        return "\n".join(("BoxTransform", *(f"  {step}" for step in (*self.steps, self.normalise))))
 
 
-class Seen:
-    """A picture to a tensor, as a trained model is shown it; the annotation stays as it is."""
+class BoxTestTransform:
+    """A picture to a tensor as a trained model sees it; the annotation is not changed."""
 
-    def __init__(self, resize: Resize, normalise: Normalise):
+    def __init__(self, resize: BoxResize, normalise: Normalise):
         self.steps, self.normalise = [resize], normalise
 
     @overload
@@ -139,8 +144,15 @@ class Seen:
             return x
         return x, {**target, "original": torch.tensor([image.height, image.width])}
 
+    @property
+    def names(self) -> list[str]:
+        """What is done, in the papers' words, read off the live steps."""
+        return _names(self.steps)
+
     def __repr__(self) -> str:
-        return "\n".join(("Seen", *(f"  {step}" for step in (*self.steps, self.normalise))))
+        return "\n".join(
+            ("BoxTestTransform", *(f"  {step}" for step in (*self.steps, self.normalise)))
+        )
 
 
 def _bytes(image: Image.Image) -> tv_tensors.Image:
@@ -148,40 +160,41 @@ def _bytes(image: Image.Image) -> tv_tensors.Image:
 
 
 def _boxes(boxes: Float[Tensor, "n 4"], image: Image.Image) -> tv_tensors.BoundingBoxes:
-    made: Any = tv_tensors.BoundingBoxes  # its own words, which Tensor's types do not know
-    return made(boxes, format="XYXY", canvas_size=(image.height, image.width))
+    bounding_boxes: Any = (
+        tv_tensors.BoundingBoxes
+    )  # its own words, which Tensor's types do not know
+    return bounding_boxes(boxes, format="XYXY", canvas_size=(image.height, image.width))
 
 
-def train(augment: BoxAugment, mean: Colour, std: Colour) -> Train:
+def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:
     """What a training image goes through: a resize, and what else the recipe asks for."""
-    steps: list[Step] = [Resize(augment.short, augment.long, augment.scale)]
+    steps: list[Step] = [BoxResize(augment.short, augment.long, augment.scale)]
     if augment.crop is not None:
-        steps.append(Crop(augment.crop))
+        steps.append(BoxCrop(augment.crop))
     if augment.flip:
         steps.append(v2.RandomHorizontalFlip(augment.flip))
     if augment.jitter:
         steps.append(v2.ColorJitter(*(augment.jitter,) * 3))
-    return Train(steps, Normalise(mean, std))
+    return BoxTransform(steps, Normalise(mean, std))
 
 
-def test(test: BoxTest, mean: Colour, std: Colour) -> Seen:
+def test(test: BoxTest, mean: Colour, std: Colour) -> BoxTestTransform:
     """What an image that is searched goes through: a resize."""
-    return Seen(Resize((test.short,), test.long), Normalise(mean, std))
+    return BoxTestTransform(BoxResize((test.short,), test.long), Normalise(mean, std))
 
 
-WORDS: dict[type, str] = {
-    Resize: "resize",
-    Crop: "crop",
+NAMES: dict[type, str] = {
+    BoxResize: "resize",
+    BoxCrop: "crop",
     v2.RandomHorizontalFlip: "flip",
     v2.ColorJitter: "colour jitter",
 }
 
 
-def parts(transform: Train | Seen) -> list[str]:
-    """What is done, in the words of the papers, read off the live steps."""
-    said = []
-    for step in transform.steps:
-        said.append(WORDS[type(step)])
-        if isinstance(step, Resize) and (len(step.short) > 1 or step.scale[0] < step.scale[1]):
-            said.append("multiscale jitter")
-    return said
+def _names(steps: Sequence[Any]) -> list[str]:
+    names = []
+    for step in steps:
+        names.append(NAMES[type(step)])
+        if isinstance(step, BoxResize) and (len(step.short) > 1 or step.scale[0] < step.scale[1]):
+            names.append("multiscale jitter")
+    return names

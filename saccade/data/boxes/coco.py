@@ -48,8 +48,8 @@ class Annotations:
     findings: Findings = field(default_factory=dict)
 
 
-def told(findings: Findings, what: str) -> list[str]:
-    """One sentence for each kind: how many, and one of them."""
+def sentences_about(findings: Findings, what: str) -> list[str]:
+    """One sentence for each kind of finding: how many there are, and an example."""
     return [
         f"{what}{': ' if what else ''}{len(lines)} {kind}, such as {lines[0]}"
         for kind, lines in findings.items()
@@ -64,7 +64,7 @@ def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
 
 @contextlib.contextmanager
 def _uncollected() -> Generator[None]:
-    """Python searches for garbage as objects grow in number; here millions of them are none."""
+    """Switch python's garbage collector off: it would search millions of objects in vain."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -105,7 +105,7 @@ def _lists(path: Path) -> list[list[dict[str, Any]]]:
         raise ValueError(f"{str(path)!r} is no json: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} is no COCO json: it holds a {type(content).__name__}")
-    found = []
+    lists = []
     for key in ("images", "annotations", "categories"):
         part = content.get(key)
         if not isinstance(part, list) or not all(isinstance(row, dict) for row in part):
@@ -115,12 +115,12 @@ def _lists(path: Path) -> list[list[dict[str, Any]]]:
                 f"{str(path)!r} is no COCO json: it wants lists images, annotations and "
                 f"categories; {odd}"
             )
-        found.append(part)
-    if not found[0]:
+        lists.append(part)
+    if not lists[0]:
         raise ValueError(f"{str(path)!r} lists no images")
-    if not found[2]:
+    if not lists[2]:
         raise ValueError(f"{str(path)!r} names no categories, so its boxes have no classes")
-    return found
+    return lists
 
 
 def listed(path: Path) -> list[tuple[int, str]]:
@@ -130,7 +130,7 @@ def listed(path: Path) -> list[tuple[int, str]]:
 
 
 def _lean(row: dict[str, Any]) -> dict[str, Any]:
-    """Without the outlines, which are most of a file: dropped as they are read."""
+    """An annotation without its outline: outlines are most of a file and are not used."""
     row.pop("segmentation", None)
     return row
 
@@ -198,7 +198,7 @@ def _images(
         if not name:
             _note(findings, "images without a file name (left out)", str(key))
             continue
-        path = _found(name, places)
+        path = _existing_name(name, places)
         if path is None:
             _note(findings, "pictures not found (left out with their boxes)", name)
             continue
@@ -236,7 +236,7 @@ def _file_name(row: dict[str, Any]) -> str:
     return name.replace("\\", "/") if isinstance(name, str) else ""
 
 
-def _found(name: str, folders: list[Path]) -> str | None:
+def _existing_name(name: str, folders: list[Path]) -> str | None:
     """The picture's path: by its whole name in any folder, else by its last part."""
     for tried in dict.fromkeys((name, os.path.basename(name))):
         for folder in folders:
@@ -252,7 +252,7 @@ def _whole(value: Any) -> int:
 
 
 def _measured(path: str) -> tuple[int, int]:
-    """The upright size; nobody knows that of a broken file, which reading it will tell."""
+    """The upright size; that of the json for a broken file, which is reported when it is read."""
     size = picture.size(path)
     return (0, 0) if size is None else size.upright
 
@@ -305,7 +305,7 @@ def _boxes(
 
 
 def _homeless(row: dict[str, Any], at: int | None) -> tuple[str, str]:
-    """Why an annotation belongs nowhere."""
+    """Why an annotation belongs to no image or category."""
     if at is None:
         kind = "annotations of an image that is not listed (left out)"
         return kind, f"image {row.get('image_id')}"

@@ -33,7 +33,7 @@ from saccade.data.boxes.coco import Annotations, Findings
 from saccade.data.datasets import VALIDATION, Splits
 from saccade.data.images import Images, Strings
 from saccade.recipes.recipe import Data
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 KNOWN = (
     "annotations/instances_train.json and images/train, train/_annotations.coco.json, "
@@ -46,18 +46,22 @@ LOOKED_AT = 20_000  # pictures whose size is compared with the json's, evenly sp
 class Boxes(Images):
     """Pictures with boxes, held in arrays."""
 
-    def __init__(self, root: Path, found: Annotations):
-        self.root, self.names = root, Strings(found.names)
-        self.keys, self.sizes, self.starts = found.keys, found.sizes, found.starts
-        self.boxes, self.numbers = found.boxes, found.labels
-        self.crowd, self.area = found.crowd, found.area
-        self.classes, self.ids, self.findings = found.classes, found.ids, found.findings
-        self.said: tuple[str, ...] = ()
+    def __init__(self, root: Path, annotations: Annotations):
+        self.root, self.names = root, Strings(annotations.names)
+        self.keys, self.sizes, self.starts = annotations.keys, annotations.sizes, annotations.starts
+        self.boxes, self.numbers = annotations.boxes, annotations.labels
+        self.crowd, self.area = annotations.crowd, annotations.area
+        self.classes, self.ids, self.findings = (
+            annotations.classes,
+            annotations.ids,
+            annotations.findings,
+        )
+        self.layout_warnings: tuple[str, ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is odd about the set, in sentences."""
-        return *self.said, *coco.told(self.findings, "")
+        return *self.layout_warnings, *coco.sentences_about(self.findings, "")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -128,7 +132,7 @@ class Boxes(Images):
 
 
 def _factor(drawn: tuple[int, int], real: tuple[int, int]) -> tuple[float, float]:
-    """What turns pixels that boxes were drawn in into the picture's own: 1 unless it was resized.
+    """The factor from the pixels of the boxes to those of the picture: 1 unless it was resized.
 
     A resize rounds a side by half a pixel at most.
     """
@@ -152,7 +156,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
             f"{layout.what}: {len(train)} images to train on, but not one usable box "
             f"({_first_finding(train.findings)})"
         )
-    warnings = [*layout.warnings, *coco.told(train.findings, "train")]
+    warnings = [*layout.warnings, *coco.sentences_about(train.findings, "train")]
     if layout.val is None:
         train, val = hold_out(train, data.holdout, seed)
     else:
@@ -162,7 +166,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
                 f"{layout.what}: {len(val)} images to validate on, but not one usable box; add "
                 "some, or remove the set to have data.holdout of the training images held out"
             )
-        warnings += coco.told(val.findings, "val")
+        warnings += coco.sentences_about(val.findings, "val")
         warnings += _in_both(train, val)
     warnings += _empty_classes(train)
     findings = {
@@ -185,9 +189,9 @@ def every(path: str, classes: list[str]) -> Boxes:
     layout = _layout(_place(path))
     chosen = layout.val or layout.train
     assert chosen is not None
-    made = aligned(chosen.read(), classes, "the model's")
-    made.said = layout.warnings
-    return made
+    boxes = aligned(chosen.read(), classes, "the model's")
+    boxes.layout_warnings = layout.warnings
+    return boxes
 
 
 def aligned(
@@ -208,10 +212,10 @@ def aligned(
                 f"did you mean {nearest(name, classes)!r}?"
             )
     turned = np.array([numbers.get(name, -1) for name in boxes.classes], np.int32)
-    made = boxes.some(np.arange(len(boxes)))
-    made.numbers, made.classes = turned[boxes.numbers], list(classes)
-    made.ids = _ids(dict(zip(boxes.classes, boxes.ids, strict=True)), classes, ids)
-    return made
+    copy = boxes.some(np.arange(len(boxes)))
+    copy.numbers, copy.classes = turned[boxes.numbers], list(classes)
+    copy.ids = _ids(dict(zip(boxes.classes, boxes.ids, strict=True)), classes, ids)
+    return copy
 
 
 def _ids(own: dict[str, int], classes: list[str], ids: Sequence[int] | None) -> list[int]:
@@ -254,9 +258,9 @@ class _Source:
     folders: tuple[Path, ...]
 
     def read(self) -> Boxes:
-        made = Boxes(self.root, coco.read(self.json, self.root, self.folders))
-        _look_at(made)
-        return made
+        boxes = Boxes(self.root, coco.read(self.json, self.root, self.folders))
+        _look_at(boxes)
+        return boxes
 
 
 @dataclass(frozen=True)
@@ -313,16 +317,16 @@ def _alone(json: Path) -> _Source:
 
 def _instances(place: Path, what: str) -> _Layout | None:
     """annotations/instances_SPLIT.json, perhaps with a year; of two years the later."""
-    found: dict[str, list[tuple[str, Path]]] = {}
+    files: dict[str, list[tuple[str, Path]]] = {}
     for json in sorted((place / "annotations").glob("instances_*.json")):
         named = re.fullmatch(rf"instances_(train|{'|'.join(VALIDATION)})(\d*)", json.stem)
         if named:
-            found.setdefault(named[1], []).append((named[2], json))
-    if not found:
+            files.setdefault(named[1], []).append((named[2], json))
+    if not files:
         return None
     warnings = []
     chosen: dict[str, _Source] = {}
-    for split, jsons in found.items():
+    for split, jsons in files.items():
         year, json = max(jsons, key=lambda one: (len(one[0]), one[0]))
         if len(jsons) > 1:
             warnings.append(f"{split}: {len(jsons)} annotation files, {json.name} is used")
@@ -335,22 +339,22 @@ def _instances(place: Path, what: str) -> _Layout | None:
 
 def _roboflow(place: Path, what: str) -> _Layout | None:
     """SPLIT/_annotations.coco.json beside its pictures."""
-    found = {
+    files = {
         split: _Source(place, place / split / "_annotations.coco.json", (place / split,))
         for split in ("train", *VALIDATION)
         if (place / split / "_annotations.coco.json").is_file()
     }
-    if not found:
+    if not files:
         return None
-    val = next((found[name] for name in VALIDATION if name in found), None)
-    return _Layout(what, found.get("train"), val)
+    val = next((files[name] for name in VALIDATION if name in files), None)
+    return _Layout(what, files.get("train"), val)
 
 
 # -- what is said ---------------------------------------------------------------------------
 
 
 def _look_at(boxes: Boxes) -> None:
-    """Note pictures whose size is not the json's; of very many, some evenly spread."""
+    """Note pictures whose size is not the json's; in a large set, of some evenly spread ones."""
     looked = np.unique(np.linspace(0, len(boxes) - 1, min(len(boxes), LOOKED_AT)).round())
     more = f" among {LOOKED_AT} looked at" if len(looked) < len(boxes) else ""
     for i in looked.astype(int).tolist():
@@ -381,7 +385,7 @@ def _beyond(boxes: Boxes, i: int, real: tuple[int, int]) -> str:
 
 
 def _first_finding(findings: Findings) -> str:
-    sentences = coco.told(findings, "train")
+    sentences = coco.sentences_about(findings, "train")
     return sentences[0] if sentences else "its list of annotations is empty"
 
 

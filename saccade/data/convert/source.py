@@ -1,4 +1,4 @@
-"""What a format is read into before it is written as COCO's: pictures with named boxes."""
+"""Pictures with named boxes: what every format is read into before it is written as COCO."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

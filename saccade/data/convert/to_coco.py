@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from saccade.data.boxes.coco import Findings, told
+from saccade.data.boxes.coco import Findings, sentences_about
 from saccade.data.convert import voc, yolo
 from saccade.data.convert.source import Labelled, Source
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 FORMATS: dict[str, tuple[Callable[[Path], bool], Callable[[Path, list[str] | None], Source]]] = {
     "VOC": (voc.is_one, voc.read),
@@ -37,7 +37,7 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Converted:
-    """What was found and written."""
+    """The format that was read, the splits that were written, and what was odd."""
 
     format: str
     splits: dict[str, Split]
@@ -57,27 +57,29 @@ def convert(source: str | Path, out: str | Path, classes: str | Path | None = No
         raise FileExistsError(f"convert: {str(out)!r} is there and not empty; give another folder")
     names = None if classes is None else _names(Path(classes))
     kind = _guessed(place)
-    found = FORMATS[kind][1](place, names)
-    if not any(row.boxes for rows in found.splits.values() for row in rows):
-        why = "; ".join(told(found.findings, kind)) or "there are no pictures"
+    annotations = FORMATS[kind][1](place, names)
+    if not any(row.boxes for rows in annotations.splits.values() for row in rows):
+        why = "; ".join(sentences_about(annotations.findings, kind)) or "there are no pictures"
         raise ValueError(f"convert: no boxes could be read in {str(source)!r}: {why}")
-    named = found.classes if names is None else names
-    numbers = _numbers(found, named)
+    named = annotations.classes if names is None else names
+    numbers = _numbers(annotations, named)
     splits = {
         split: _write(target, split, rows, named, numbers)
-        for split, rows in found.splits.items()
+        for split, rows in annotations.splits.items()
         if rows
     }
-    return Converted(kind, splits, named, told(found.findings, kind), found.findings)
+    return Converted(
+        kind, splits, named, sentences_about(annotations.findings, kind), annotations.findings
+    )
 
 
 def _guessed(place: Path) -> str:
     kinds = [kind for kind, (is_one, _) in FORMATS.items() if is_one(place)]
     if len(kinds) == 1:
         return kinds[0]
-    said = "both VOC's Annotations and YOLO's labels" if kinds else "neither VOC nor YOLO"
+    what = "both VOC's Annotations and YOLO's labels" if kinds else "neither VOC nor YOLO"
     raise ValueError(
-        f"convert: {str(place)!r} holds {said}; wanted: Annotations/*.xml with JPEGImages, or "
+        f"convert: {str(place)!r} holds {what}; wanted: Annotations/*.xml with JPEGImages, or "
         "images/train with labels/train"
     )
 
@@ -89,14 +91,14 @@ def _names(path: Path) -> list[str]:
     names = [name for name in names if name]
     twice = next((name for name in names if names.count(name) > 1), None)
     if not names or twice:
-        said = f"{twice!r} is there twice" if twice else "it is empty"
-        raise ValueError(f"convert: {str(path)!r}: a name a line, each once, but {said}")
+        fault = f"{twice!r} is there twice" if twice else "it is empty"
+        raise ValueError(f"convert: {str(path)!r}: a name a line, each once, but {fault}")
     return names
 
 
-def _numbers(found: Source, classes: list[str]) -> dict[str, int]:
+def _numbers(source: Source, classes: list[str]) -> dict[str, int]:
     numbers = {name: c for c, name in enumerate(classes, 1)}
-    for name in found.classes:
+    for name in source.classes:
         if name not in numbers:
             raise ValueError(
                 f"convert: class {name!r} is not among the {len(classes)} given; "
@@ -138,7 +140,7 @@ def _write(
 
 
 def _link(source: Path, target: Path) -> None:
-    """The same file under another name; a copy where the disk has no such thing."""
+    """A hard link to the same file; a copy if the disk has no hard links."""
     target.parent.mkdir(parents=True, exist_ok=True)
     real = source.resolve()
     if target.exists():  # to write there might write into a picture that it is a link to

@@ -55,23 +55,23 @@ def read(place: Path, names: list[str] | None) -> Source:
         for stem in xmls if lists else ():
             if stem not in listed:
                 source.note("xml files in no list of ImageSets/Main (left out)", xmls[stem].name)
-    found = {box.name for rows in source.splits.values() for row in rows for box in row.boxes}
-    source.classes = sorted(found)
+    class_names = {box.name for rows in source.splits.values() for row in rows for box in row.boxes}
+    source.classes = sorted(class_names)
     return source
 
 
 def _lists(place: Path) -> dict[str, list[str]]:
     """Names by split; trainval counts where there is no train, and no name comes twice."""
     folder = place / "ImageSets" / "Main"
-    found = {path.stem: path for path in sorted(folder.glob("*.txt")) if path.stem in SPLITS}
-    if "train" in found:
-        found.pop("trainval", None)
-    made: dict[str, list[str]] = {}
-    for name, path in found.items():
+    files = {path.stem: path for path in sorted(folder.glob("*.txt")) if path.stem in SPLITS}
+    if "train" in files:
+        files.pop("trainval", None)
+    lists: dict[str, list[str]] = {}
+    for name, path in files.items():
         lines = path.read_text(encoding="utf-8-sig").splitlines()
         stems = [line.split()[0] for line in lines if line.strip()]
-        made[SPLITS[name]] = list(dict.fromkeys(made.get(SPLITS[name], []) + stems))
-    return {split: made[split] for split in ("train", "val", "test") if made.get(split)}
+        lists[SPLITS[name]] = list(dict.fromkeys(lists.get(SPLITS[name], []) + stems))
+    return {split: lists[split] for split in ("train", "val", "test") if lists.get(split)}
 
 
 def _read(place: Path, path: Path, source: Source) -> Labelled | None:
@@ -92,22 +92,22 @@ def _read(place: Path, path: Path, source: Source) -> Labelled | None:
             return None
         source.note("xml files without a size (taken from the picture)", path.name)
         size = real.upright
-    found = (_box(n, node, path, source) for n, node in enumerate(root.findall("object"), 1))
-    return Labelled(file, file.name, size, [box for box in found if box is not None])
+    boxes = (_box(n, node, path, source) for n, node in enumerate(root.findall("object"), 1))
+    return Labelled(file, file.name, size, [box for box in boxes if box is not None])
 
 
-def _picture(place: Path, path: Path, said: str) -> Path | None:
-    """By the xml's own name; by the name that it says, if that is not there."""
-    said = said.replace("\\", "/").rpartition("/")[2].strip()
+def _picture(place: Path, path: Path, file_name: str) -> Path | None:
+    """The picture with the xml file's own name, else the one that the xml names."""
+    file_name = file_name.replace("\\", "/").rpartition("/")[2].strip()
     for name in FOLDERS:
         folder = place / name
         for ending in picture.ENDINGS:
             for file in (folder / (path.stem + ending), folder / (path.stem + ending.upper())):
                 if file.is_file():
                     return file
-    for name in FOLDERS if picture.is_one(said) else ():
-        if (place / name / said).is_file():
-            return place / name / said
+    for name in FOLDERS if picture.is_one(file_name) else ():
+        if (place / name / file_name).is_file():
+            return place / name / file_name
     return None
 
 

@@ -26,18 +26,18 @@ def is_one(place: Path) -> bool:
 
 def _folders(place: Path) -> dict[str, list[tuple[Path, Path]]]:
     """Folders of pictures and of labels, by split."""
-    found: dict[str, list[tuple[Path, Path]]] = {}
+    folders: dict[str, list[tuple[Path, Path]]] = {}
     inside = sorted((place / "labels").glob("*/")) if (place / "labels").is_dir() else []
     pairs = [(folder.name, place / "images" / folder.name, folder) for folder in inside]
     pairs += [(f.parent.name, f.parent / "images", f) for f in sorted(place.glob("*/labels"))]
     for name, images, labels in pairs:
         split = _split(name)
         if split and images.is_dir() and labels.is_dir():
-            found.setdefault(split, []).append((images, labels))
+            folders.setdefault(split, []).append((images, labels))
     flat = place / "images", place / "labels"
-    if not found and all(folder.is_dir() for folder in flat):
-        found["train"] = [flat]
-    return found
+    if not folders and all(folder.is_dir() for folder in flat):
+        folders["train"] = [flat]
+    return folders
 
 
 def _split(name: str) -> str:
@@ -69,13 +69,13 @@ def read(place: Path, names: list[str] | None) -> Source:
 def _classes(place: Path) -> list[str]:
     """From data.yaml or another yaml with names, or from a text file with a name a line."""
     for path in sorted(place.glob("*.y*ml"), key=lambda p: (p.name != "data.yaml", p.name)):
-        found = _yaml(path)
-        if found:
-            return found
+        class_names = _yaml(path)
+        if class_names:
+            return class_names
     for path in (path for pattern in NAMES for path in sorted(place.glob(pattern))):
         lines = path.read_text(encoding="utf-8-sig").splitlines()
-        if found := [line.strip() for line in lines if line.strip()]:
-            return found
+        if class_names := [line.strip() for line in lines if line.strip()]:
+            return class_names
     raise ValueError(
         f"convert: no names of the classes in {str(place)!r}; add data.yaml with names or "
         "classes.txt, or give --classes FILE with a name a line"

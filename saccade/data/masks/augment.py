@@ -21,7 +21,7 @@ from torchvision.transforms.v2 import functional as F
 
 from saccade.data.augment import Colour, Normalise
 from saccade.data.masks import IGNORED
-from saccade.recipes.augment import MaskAugment, MaskTest
+from saccade.recipes.segment import MaskAugment, MaskTest
 
 Pair = tuple[tv_tensors.Image, tv_tensors.Mask]
 TRIES = 10  # of a crop that is not all one class
@@ -29,7 +29,7 @@ LEAST = 32  # pixels a side, of what a network is shown
 
 
 def fitted(size: tuple[int, int], short: float, long: float) -> tuple[int, int]:
-    """Height and width, the aspect kept: the short side as asked, unless the long one bounds."""
+    """Height and width with this short side, or less if the long side would be too long."""
     scale = min(short / min(size), long / max(size))
     return max(LEAST, round(size[0] * scale)), max(LEAST, round(size[1] * scale))
 
@@ -38,7 +38,7 @@ def resized(image: Tensor, size: tuple[int, int]) -> Tensor:
     return F.resize_image(image, list(size), T.InterpolationMode.BILINEAR, antialias=True)
 
 
-class Rescale:
+class MaskResize:
     """To the short side, times a factor drawn from `scale`; the long side is bounded likewise."""
 
     def __init__(self, short: int, long: int, scale: tuple[float, float]):
@@ -53,10 +53,10 @@ class Rescale:
         return tv_tensors.Image(resized(image, size)), tv_tensors.Mask(mask)
 
     def __repr__(self) -> str:
-        return f"Rescale(short={self.short}, long={self.long}, scale={self.scale})"
+        return f"MaskResize(short={self.short}, long={self.long}, scale={self.scale})"
 
 
-class Cut:
+class MaskCrop:
     """A random square; where the image is smaller, the mean colour and IGNORED fill it up.
 
     One in which a single class has more than `single` of the labelled pixels is drawn again.
@@ -80,7 +80,7 @@ class Cut:
         )
 
     def __repr__(self) -> str:
-        return f"Cut(side={self.side}, single={self.single})"
+        return f"MaskCrop(side={self.side}, single={self.single})"
 
 
 def _drawn(most: int) -> int:
@@ -96,9 +96,9 @@ def _largest(mask: Tensor) -> float:
 class MaskTransform:
     """Steps that see image and mask together, then numbers."""
 
-    WORDS: ClassVar[dict[type, str]] = {
-        Rescale: "resize",
-        Cut: "crop",
+    NAMES: ClassVar[dict[type, str]] = {
+        MaskResize: "resize",
+        MaskCrop: "crop",
         T.RandomHorizontalFlip: "flip",
         T.ColorJitter: "jitter",
     }
@@ -118,15 +118,15 @@ class MaskTransform:
         }
 
     @property
-    def parts(self) -> list[str]:
+    def names(self) -> list[str]:
         """What is done, in the words of the papers."""
-        return [self.WORDS[type(step)] for step in self.steps]
+        return [self.NAMES[type(step)] for step in self.steps]
 
     def __repr__(self) -> str:
         return "\n".join(("MaskTransform", *(f"  {s}" for s in (*self.steps, self.normalise))))
 
 
-class MaskShown:
+class MaskTestTransform:
     """The image at the size a model is tested at; the mask, if there is one, as it is on disk."""
 
     def __init__(self, short: int, long: int, normalise: Normalise):
@@ -139,14 +139,14 @@ class MaskShown:
         return image if mask is None else (image, {"mask": torch.from_numpy(mask)})
 
     def __repr__(self) -> str:
-        return f"MaskShown(short={self.short}, long={self.long})\n  {self.normalise}"
+        return f"MaskTestTransform(short={self.short}, long={self.long})\n  {self.normalise}"
 
 
 def train(augment: MaskAugment, mean: Colour, std: Colour) -> MaskTransform:
     """What a training image goes through with its mask."""
     steps: list[Callable[..., Any]] = [
-        Rescale(augment.short, augment.long, augment.scale),
-        Cut(augment.crop, augment.single, [round(255 * x) for x in mean]),
+        MaskResize(augment.short, augment.long, augment.scale),
+        MaskCrop(augment.crop, augment.single, [round(255 * x) for x in mean]),
     ]
     if augment.flip:
         steps.append(T.RandomHorizontalFlip(augment.flip))
@@ -155,5 +155,5 @@ def train(augment: MaskAugment, mean: Colour, std: Colour) -> MaskTransform:
     return MaskTransform(steps, Normalise(mean, std))
 
 
-def test(test: MaskTest, mean: Colour, std: Colour) -> MaskShown:
-    return MaskShown(test.short, test.long, Normalise(mean, std))
+def test(test: MaskTest, mean: Colour, std: Colour) -> MaskTestTransform:
+    return MaskTestTransform(test.short, test.long, Normalise(mean, std))

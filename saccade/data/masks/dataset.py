@@ -29,7 +29,7 @@ from saccade.data import picture
 from saccade.data.datasets import Splits, parted
 from saccade.data.images import Images, Strings, Unreadable
 from saccade.recipes.recipe import Data
-from saccade.words import nearest
+from saccade.spelling import nearest
 
 IGNORED = 255
 ADE20K = 150  # classes
@@ -110,7 +110,7 @@ class Masks(Images):
 
 
 def find(path: str, data: Data, seed: int = 0) -> Splits:
-    """The images and masks at a path; what is odd is told, what cannot be used is refused."""
+    """The images and masks at a path; oddities become warnings, unusable sets are refused."""
     place, legend = Path(path), _legend(Path(path))
     findings: dict[str, list[str]] = {}
     train, val = (_pairs(place, split, legend, findings) for split in SPLITS)
@@ -127,9 +127,9 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
         train, val = _held_out(train, data.holdout, seed)
     if not len(val):
         raise ValueError(f"{place.name}: no validation image has a mask; wanted: {KNOWN}")
-    warnings = _told(findings)
-    (train, said), (val, more) = (_usable(part, findings, data.bad) for part in (train, val))
-    warnings += said + more
+    warnings = _missing_sentences(findings)
+    (train, own), (val, more) = (_usable(part, findings, data.bad) for part in (train, val))
+    warnings += own + more
     about = (
         f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate, "
         f"{len(legend.names)} classes"
@@ -145,24 +145,24 @@ def every(path: str, classes: list[str]) -> Masks:
     place, legend = Path(path), _legend(Path(path))
     for split in ("val", "", "train"):
         findings: dict[str, list[str]] = {}
-        found = _pairs(place, split, legend, findings)
-        if found is not None and len(found):
-            found.warnings = (*_told(findings), *_checked(found, findings)[0])
-            return aligned(found, classes)
+        images = _pairs(place, split, legend, findings)
+        if images is not None and len(images):
+            images.warnings = (*_missing_sentences(findings), *_checked(images, findings)[0])
+            return aligned(images, classes)
     raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
 
 
 def _usable(images: Masks, findings: dict[str, list[str]], bad: float) -> tuple[Masks, list[str]]:
-    """The set without what was seen not to fit, unless that is too much of it; and sentences."""
-    said, unusable = _checked(images, findings)
+    """The set without unusable masks, and sentences about them; too many of them are refused."""
+    sentences, unusable = _checked(images, findings)
     if len(unusable) > bad * len(images):
         raise ValueError(
             f"{len(unusable)} of {len(images)} masks cannot be used, more than the {bad:.1%} that "
-            f"data.bad allows; repair or remove them: {'; '.join(said)}"
+            f"data.bad allows; repair or remove them: {'; '.join(sentences)}"
         )
     left_out = set(unusable)
     rest = [i for i in range(len(images)) if i not in left_out]
-    return (images.some(rest) if left_out else images), said
+    return (images.some(rest) if left_out else images), sentences
 
 
 def aligned(images: Masks, classes: list[str]) -> Masks:
@@ -215,10 +215,10 @@ def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str
 
 def _files(folder: Path, endings: Sequence[str], deep: bool) -> dict[str, Path]:
     """Files below a folder by their path without the ending, in order."""
-    found = sorted(folder.rglob("*") if deep else folder.glob("*"))
+    files = sorted(folder.rglob("*") if deep else folder.glob("*"))
     return {
         str(path.relative_to(folder).with_suffix("")): path
-        for path in found
+        for path in files
         if path.suffix.lower() in endings and not path.name.startswith(".")
     }
 
@@ -237,19 +237,19 @@ def _held_out(images: Masks, share: float, seed: int) -> tuple[Masks, Masks]:
         raise ValueError(
             "one image with a mask leaves none to validate; add images or a val folder"
         )
-    kept, held = parted(len(images), share, seed)
-    return images.some(kept), images.some(held)
+    train, held = parted(len(images), share, seed)
+    return images.some(train), images.some(held)
 
 
-def _told(findings: dict[str, list[str]]) -> list[str]:
-    said = {
+def _missing_sentences(findings: dict[str, list[str]]) -> list[str]:
+    sentences = {
         "no mask": "{n} images have no mask and are left out, such as {first!r}",
         "no image": "{n} masks have no image and are left out, such as {first!r}",
     }
     return [
-        said[kind].format(n=len(names), first=names[0])
+        sentences[kind].format(n=len(names), first=names[0])
         for kind, names in findings.items()
-        if kind in said
+        if kind in sentences
     ]
 
 
@@ -274,7 +274,7 @@ def _legend(place: Path) -> Legend:
 
 
 def _written_in(place: Path) -> Path | None:
-    """Where the folder says what its ids mean."""
+    """The file of a folder that says what the ids mean."""
     files = (folder / "classes.json" for folder in (place, _masks(place)))
     return next((file for file in files if file.is_file()), None)
 
@@ -345,50 +345,50 @@ class MaskFault(NamedTuple):
 
 
 def _checked(masks: Masks, findings: dict[str, list[str]]) -> tuple[list[str], list[int]]:
-    """Sentences about a set's masks, and which cannot be used; `findings` names every one."""
+    """Sentences about a set's masks, and the numbers of unusable ones; fills `findings`."""
     count = min(len(masks), CHECKED)
     chosen = [i * len(masks) // count for i in range(count)]
     with ThreadPoolExecutor(4) as pool:
         seen = list(pool.map(lambda i: _look(masks, i), chosen))
-    told = {"unreadable mask": [], "another size": [], "unknown ids": []}
+    lists = {"unreadable mask": [], "another size": [], "unknown ids": []}
     ids: dict[int, int] = {}
     unusable = [i for i, one in zip(chosen, seen, strict=True) if one.broken or one.misfit]
     for i, one in zip(chosen, seen, strict=True):
         name = masks.images[i]
         if one.broken:
-            told["unreadable mask"].append(f"{name}: {one.broken}")
+            lists["unreadable mask"].append(f"{name}: {one.broken}")
         if one.misfit:
-            told["another size"].append(f"{name}: {one.misfit}")
+            lists["another size"].append(f"{name}: {one.misfit}")
         if one.unknown:
-            said = ", ".join(f"id {i} ({n} pixels)" for i, n in one.unknown)
-            told["unknown ids"].append(f"{name}: {said}")
+            counts = ", ".join(f"id {i} ({n} pixels)" for i, n in one.unknown)
+            lists["unknown ids"].append(f"{name}: {counts}")
         for key, n in one.unknown:
             ids[key] = ids.get(key, 0) + n
     if len(unusable) == count:
-        first = (told["another size"] + told["unreadable mask"])[0]
+        first = (lists["another size"] + lists["unreadable mask"])[0]
         raise ValueError(f"no mask of {count} fits its image; {first}")
-    for kind, lines in told.items():
+    for kind, lines in lists.items():
         if lines:
             findings.setdefault(kind, []).extend(lines)
-    return _sentences(told, ids, count, len(masks)), unusable
+    return _sentences(lists, ids, count, len(masks)), unusable
 
 
-def _sentences(told: dict[str, list[str]], ids: dict[int, int], count: int, of: int) -> list[str]:
+def _sentences(lists: dict[str, list[str]], ids: dict[int, int], count: int, of: int) -> list[str]:
     some = f" (of {count} looked at, {of} in all)" if count < of else ""
-    said = []
+    sentences = []
     for kind, what in (
         ("unreadable mask", "masks cannot be read and their images are left out"),
         ("another size", "masks are of another size than their image, which is left out"),
     ):
-        if told[kind]:
-            said.append(f"{len(told[kind])} {what}{some}: {told[kind][0]}")
+        if lists[kind]:
+            sentences.append(f"{len(lists[kind])} {what}{some}: {lists[kind][0]}")
     if ids:
         few = ", ".join(map(str, sorted(ids)[:8])) + (", ..." if len(ids) > 8 else "")
-        said.append(
-            f"{len(told['unknown ids'])} masks hold ids that no class has ({few}): "
+        sentences.append(
+            f"{len(lists['unknown ids'])} masks hold ids that no class has ({few}): "
             f"{sum(ids.values())} pixels are not looked at{some}"
         )
-    return said
+    return sentences
 
 
 def _look(masks: Masks, i: int) -> MaskFault:
@@ -396,9 +396,9 @@ def _look(masks: Masks, i: int) -> MaskFault:
         ids = masks.ids(i)
     except Unreadable as error:
         return MaskFault(broken=error.reason)
-    misfit, found = "", picture.size(masks.name(i))  # None of what is none, as reading will say
-    if found is not None and ids.shape[::-1] != found.upright:
-        (W, H), (w, h) = ids.shape[::-1], found.upright
+    misfit, size = "", picture.size(masks.name(i))  # None of what is none, as reading will say
+    if size is not None and ids.shape[::-1] != size.upright:
+        (W, H), (w, h) = ids.shape[::-1], size.upright
         misfit = f"mask {W} x {H}, image {w} x {h} pixels"
     counts = np.bincount(ids.ravel(), minlength=2**16)
     meant = [i for i in masks.legend.ignored if 0 <= i < len(counts)]

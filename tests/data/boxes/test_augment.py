@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from saccade.data.boxes import augment
-from saccade.data.boxes.augment import parts
 from saccade.data.loader import Loader
-from saccade.recipes.augment import BoxAugment, BoxTest
+from saccade.recipes.detect import BoxAugment, BoxTest
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
 PLAIN = (0.0,) * 3, (1.0,) * 3
@@ -122,7 +121,7 @@ def test_a_crop_takes_boxes_with_their_labels():
     seen = set()
     for seed in range(30):
         torch.manual_seed(seed)
-        crop = augment.Crop(12)
+        crop = augment.BoxCrop(12)
         image, kept = crop(augment._bytes(noise()), _wrapped(target))
         assert image.shape == (3, 12, 12)
         for box, label in zip(kept["boxes"].tolist(), kept["labels"].tolist(), strict=True):
@@ -209,13 +208,13 @@ def test_normalised():
 
 
 def test_what_is_done_is_said():
-    assert parts(augment.train(FULL, MEAN, STD)) == [
+    assert augment.train(FULL, MEAN, STD).names == [
         "resize", "multiscale jitter", "crop", "flip", "colour jitter",
     ]  # fmt: skip
-    assert parts(augment.train(BoxAugment(flip=0.0), MEAN, STD)) == ["resize"]
+    assert augment.train(BoxAugment(flip=0.0), MEAN, STD).names == ["resize"]
     several = BoxAugment(short=(480, 512))
-    assert parts(augment.train(several, MEAN, STD)) == ["resize", "multiscale jitter", "flip"]
-    assert parts(augment.test(BoxTest(), MEAN, STD)) == ["resize"]
+    assert augment.train(several, MEAN, STD).names == ["resize", "multiscale jitter", "flip"]
+    assert augment.test(BoxTest(), MEAN, STD).names == ["resize"]
     assert "Crop(30)" in repr(augment.train(FULL, MEAN, STD))
     assert "short=(800,), long=1333" in repr(augment.test(BoxTest(), MEAN, STD))
 
@@ -227,11 +226,11 @@ def test_fields_reach_their_steps():
 
 
 def test_how_often_each_size_is_drawn():
-    resize = augment.Resize((10, 20, 40), 1000)
+    resize = augment.BoxResize((10, 20, 40), 1000)
     drawn = [min(resize.side(100, 200)) for _ in range(600)]
     for side in (10, 20, 40):
         assert drawn.count(side) == pytest.approx(200, abs=50)
-    free = augment.Resize((100,), 1000, (0.5, 2.0))
+    free = augment.BoxResize((100,), 1000, (0.5, 2.0))
     drawn = sorted(free.side(100, 150)[0] for _ in range(600))
     assert drawn[0] < 60
     assert drawn[-1] > 190

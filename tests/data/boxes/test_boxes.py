@@ -10,7 +10,7 @@ from PIL import Image
 
 from saccade.data.boxes import aligned, augment, dataset, every, find
 from saccade.data.loader import Loader
-from saccade.recipes.augment import BoxAugment, BoxTest
+from saccade.recipes.detect import BoxAugment, BoxTest
 from saccade.recipes.recipe import Data
 from tests.data.conftest import photo
 
@@ -596,6 +596,7 @@ def test_through_the_loader(coco, workers):
         ("pets_heads_trimaps", "318 images with 319 boxes to train on, 80 images with 80 boxes"),
     ],
 )
+@pytest.mark.data
 def test_real_sets(shared, name, about):
     place = shared / "data/detection" / name
     if not place.is_dir():
@@ -620,6 +621,7 @@ def test_real_sets(shared, name, about):
             assert corners[3] <= picture.size[1]
 
 
+@pytest.mark.data
 def test_real_pictures_through_the_transforms(shared):
     place = shared / "data/detection/coco384"
     if not place.is_dir():
@@ -641,13 +643,13 @@ def test_real_pictures_through_the_transforms(shared):
 
 
 def test_the_whole_name_counts_before_its_last_part(tmp_path):
-    from saccade.data.boxes.coco import _found
+    from saccade.data.boxes.coco import _existing_name
 
     for place in ("a/x", "b/x", "b"):
         (tmp_path / place).mkdir(parents=True, exist_ok=True)
     (tmp_path / "a" / "1.jpg").touch()
     (tmp_path / "b" / "x" / "1.jpg").touch()
     folders = [tmp_path / "a", tmp_path / "b"]
-    assert _found("x/1.jpg", folders) == str(tmp_path / "b" / "x" / "1.jpg")
-    assert _found("y/1.jpg", folders) == str(tmp_path / "a" / "1.jpg")
-    assert _found("2.jpg", folders) is None
+    assert _existing_name("x/1.jpg", folders) == str(tmp_path / "b" / "x" / "1.jpg")
+    assert _existing_name("y/1.jpg", folders) == str(tmp_path / "a" / "1.jpg")
+    assert _existing_name("2.jpg", folders) is None

@@ -10,7 +10,7 @@ from PIL import Image
 from saccade.data.masks import IGNORED, augment
 from saccade.data.masks.augment import Cut, Rescale, fitted
 from saccade.recipes import book
-from saccade.recipes.recipe import MaskAugment, MaskTest
+from saccade.recipes.segment import MaskAugment, MaskTest
 from tests.data.scenes import COLOURS, scene
 
 GREY = (0.5, 0.5, 0.5), (1.0, 1.0, 1.0)

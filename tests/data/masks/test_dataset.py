@@ -200,6 +200,7 @@ def test_classes_are_matched_by_name(tmp_path):
         ("detection/coco384", 100, 100, 129),
     ],
 )
+@pytest.mark.data
 def test_the_sets_beside_the_project(shared, name, train, val, classes):
     place = shared / "data" / name
     if not place.is_dir():

@@ -1,0 +1,24 @@
+"""The image itself: settings. Recipes of it are QnA's (`qna.py`)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from saccade.recipes.bounds import SOME, hold
+from saccade.recipes.group import TaskSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoEncode(TaskSettings):
+    """Task: the image itself, through a narrow middle, and L1 loss."""
+
+    encoder: Literal["conv", "max", "qna"] = "qna"
+    """Five ways down: strided convolution, convolution and maximum, or QnA."""
+    decoder: Literal["bilinear", "transpose", "qna"] = "qna"
+    """Five ways up: bilinear and convolution, transposed convolution, or QnA."""
+    start: Literal["even", "bilinear"] = "even"
+    """What QnA's ways up begin as: the mean of a window, or bilinear interpolation."""
+    dim: int = 32
+    """Channels at full size; twice as many after each way down, up to eight times."""
+
+    def __post_init__(self) -> None:
+        hold(self, dim=SOME)

@@ -1,0 +1,63 @@
+"""The groups of a recipe that each task brings itself: what it trains for, and how images look.
+
+A subclass is known by its name from its definition on, so that a recipe on disk can be read again.
+"""
+
+from dataclasses import Field, field, fields
+from typing import Any, ClassVar
+
+
+class TaskSettings:
+    """Base of a recipe's `task`: what a run trains for."""
+
+    known: ClassVar[dict[str, type]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _remember(cls, TaskSettings.known)
+
+
+class AugmentSettings:
+    """Base of a recipe's `augment`: what is done to a training image."""
+
+    known: ClassVar[dict[str, type]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _remember(cls, AugmentSettings.known)
+
+
+class TestSettings:
+    """Base of a recipe's `test`: what is done to an evaluated image."""
+
+    __test__ = False  # no test of pytest's
+    known: ClassVar[dict[str, type]] = {}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _remember(cls, TestSettings.known)
+
+
+def _remember(group: type, known: dict[str, type]) -> None:
+    """Names are what recipes on disk keep, so two groups may not share one."""
+    other = known.setdefault(group.__name__, group)
+    if (other.__module__, other.__qualname__) != (group.__module__, group.__qualname__):
+        raise ValueError(
+            f"recipe: {other.__module__} has a group named {group.__name__!r} already; "
+            f"choose another name"
+        )
+    known[group.__name__] = group
+
+
+def path_field(**options: Any) -> Any:
+    """A field that may hold the path of a file on this machine."""
+    return field(metadata={"path": True}, **options)
+
+
+def path_fields(group: Any) -> list[str]:
+    """The names of a group's fields that may hold a path."""
+    return [f.name for f in fields(group) if _is_path(f)]
+
+
+def _is_path(one: Field) -> bool:
+    return one.metadata.get("path", False)

@@ -1,0 +1,71 @@
+"""One class an image, with or without a teacher."""
+
+from typing import Any
+
+from saccade.data import augment, datasets
+from saccade.recipes.augment import Augment, Test
+from saccade.recipes.classify import Classify, Distill
+from saccade.recipes.recipe import Recipe
+from saccade.tasks.classify import network
+from saccade.tasks.classify.baseline import fit_linear_model
+from saccade.tasks.classify.task import ClassifyTask, DistillTask
+from saccade.tasks.classify.teacher import give_teacher
+from saccade.tasks.definition import TaskDefinition
+from saccade.tasks.figures import Figure
+
+
+def _task(
+    settings: Classify, net: Any, classes: tuple[str, ...], notes: dict[str, Any]
+) -> ClassifyTask:
+    if isinstance(settings, Distill):
+        return DistillTask(
+            net, classes, smoothing=settings.smoothing, weight=settings.weight,
+            temperature=settings.temperature,
+        )  # fmt: skip
+    return ClassifyTask(net, classes, smoothing=settings.smoothing)
+
+
+def _batching(settings: Augment, images: Any) -> dict[str, Any]:
+    mixes = settings.mixup > 0 or settings.cutmix > 0
+    return {"repeats": settings.repeats, "mix": augment.Mix(settings) if mixes else None}
+
+
+def _sides(recipe: Recipe) -> tuple[int, int]:
+    train: Any = recipe.augment
+    test: Any = recipe.test
+    return train.size, test.size
+
+
+def _answers(task: ClassifyTask, output: dict[str, Any]) -> list[dict[str, Any]]:
+    (guesses,) = task.predict(output)
+    return [guess._asdict() for guess in guesses]
+
+
+TASK = TaskDefinition(
+    name="classify",
+    settings=(Classify, Distill),
+    augment=Augment,
+    test=Test,
+    data_hint="a folder of class folders, or mnist for a first try",
+    find=datasets.find,
+    every=datasets.every,
+    align=datasets.aligned,
+    train_transform=augment.train,
+    test_transform=augment.test,
+    batching=_batching,
+    network=network.build,
+    task=_task,
+    example_sides=_sides,
+    start=network.start,
+    prepare=give_teacher,
+    baseline=fit_linear_model,
+    figures={
+        "top1": Figure("top-1", "%"),
+        "top5": Figure("top-5", "%"),
+        "mean_class": Figure("mean of classes", "%"),
+    },
+    command="predict",
+    hub_tag="image-classification",
+    untrained=network.untrained,
+    answers=_answers,
+)

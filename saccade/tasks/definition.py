@@ -1,0 +1,141 @@
+"""What a task declares about itself, in one place: nothing else in saccade asks which task it is.
+
+    TASK = TaskDefinition(name="classify", find=datasets.find, network=build, ...)
+    saccade.tasks.register(TASK)
+
+From then on recipes with the task's settings train, resume, evaluate, report and export.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+from torch import nn
+
+from saccade.data.datasets import Splits
+from saccade.data.reader import Batch, Readable
+from saccade.models import zoo
+from saccade.models.saved import load
+from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
+from saccade.recipes.recipe import Data, Recipe
+from saccade.spelling import nearest
+from saccade.tasks.figures import Figure
+from saccade.tasks.task import Task
+
+Colour = Sequence[float]
+Transform = Callable[..., Any]  # (image, target) to (tensor, target); (image) to a tensor
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a task may use before its first step: images, files, and the other processes."""
+
+    recipe: Recipe
+    folder: Path
+    """The run's folder."""
+    classes: tuple[str, ...]
+    splits: Splits
+    net: nn.Module
+    """The network that will be trained."""
+    device: torch.device
+    batches: Callable[[Readable, Any], Iterator[Batch]]
+    """Batches of images as an evaluation with these test settings would show them."""
+    make_once: Callable[[Path, Callable[[], None]], None]
+    """Let the first process make a file that is not there yet, while the others wait."""
+    say: Callable[[str], None]
+    """Print a sentence."""
+
+
+class Untrained(NamedTuple):
+    """A network with fresh weights, and the settings that its task and its images take."""
+
+    net: Any
+    settings: TaskSettings
+    test: TestSettings
+
+
+def check_timm_name(name: str) -> None:
+    """Refuse a network's name that neither saccade nor timm knows, with the nearest."""
+    if not timm.is_model(name):
+        close = nearest(name, [*zoo.VARIANTS, *timm.list_models()])
+        raise ValueError(f"no model named {name!r}; did you mean {close!r}?")
+
+
+def start_backbone(net: Any, source: str) -> None:
+    """Take the backbone's weights from a saved model or a run, which may be of another task."""
+    try:
+        net.backbone_from(load(source))
+    except ValueError as error:
+        raise ValueError(f"model.start: {source!r}: {error}") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskDefinition:
+    """All that saccade needs to know of a task. The fields with defaults may be left out."""
+
+    name: str
+    """One word: `classify`."""
+    settings: tuple[type[TaskSettings], ...]
+    """The classes that a recipe's `task` may be,"""
+    augment: type[AugmentSettings]
+    """that its `augment` is,"""
+    test: type[TestSettings]
+    """and that its `test` is."""
+
+    recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    """Recipes that `saccade train NAME` should know."""
+
+    # -- data --------------------------------------------------------------------------------
+
+    data_hint: str
+    """What --data should be, in a few words."""
+    find: Callable[[str, Data, int], Splits]
+    """(path, data settings, seed): the training and the validation set at a path."""
+    every: Callable[[str, list[str]], Readable]
+    """(path, classes): all that a model with these classes can be tested on at a path."""
+    align: Callable[[Any, list[str]], Readable]
+    """(images, classes): the images, with labels in the order of a model's classes."""
+    train_transform: Callable[[Any, Colour, Colour], Transform]
+    """(augment settings, mean, std): what is done to a training image."""
+    test_transform: Callable[[Any, Colour, Colour], Transform]
+    """(test settings, mean, std): what is done to an evaluated image."""
+    batching: Callable[[Any, Any], dict[str, Any]] = lambda augment, images: {}
+    """(augment settings, images): options of the training Loader, such as `mix` or `like`."""
+
+    # -- network and loss --------------------------------------------------------------------
+
+    network: Callable[[Recipe, int, dict[str, Any]], nn.Module]
+    """(recipe, number of classes, options): the network; options are timm's."""
+    task: Callable[[Any, Any, tuple[str, ...], dict[str, Any]], Task]
+    """(settings, network, classes, notes): the task; notes are what `find` put into its Splits."""
+    check_model: Callable[[str], None] = check_timm_name
+    """Refuse a model's name that the task cannot use."""
+    example_sides: Callable[[Recipe], Sequence[int]]
+    """Sides of blank images that the network should take; they are tried before a run."""
+    start: Callable[[Any, str], None] = start_backbone
+    """(network, source): take weights from a saved model (`model.start`)."""
+    builders: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
+    """Networks that are not timm's: what `describe()["kind"]` says, and what builds it again."""
+
+    # -- before the first step ---------------------------------------------------------------
+
+    prepare: Callable[[Preparation, Any], None] | None = None
+    """(preparation, task): make what the task needs, such as a teacher."""
+    baseline: Callable[[Preparation], dict[str, Any]] | None = None
+    """The `name` and the figures of a simple model to compare with (`loop.baseline`)."""
+
+    # -- afterwards --------------------------------------------------------------------------
+
+    figures: Mapping[str, Figure] = field(default_factory=dict)
+    """How the metric's figures are written."""
+    command: str = ""
+    """The command that uses a trained model on pictures; none if empty."""
+    hub_tag: str = "image-feature-extraction"
+    """The Hugging Face hub's word for such models."""
+    untrained: Callable[[str], Untrained | None] = lambda name: None
+    """A network with fresh weights by its name in a paper; None if the task knows no such name."""
+    answers: Callable[[Any, dict[str, Any]], list[dict[str, Any]]] | None = None
+    """(task, output): what the page of `saccade serve` says about one picture."""

@@ -1,0 +1,47 @@
+"""Boxes in an image: RetinaNet and DETR."""
+
+from typing import Any
+
+from saccade.data import boxes
+from saccade.data.boxes import augment
+from saccade.recipes.detect import BoxAugment, BoxTest, Detr, RetinaNet
+from saccade.recipes.recipe import Recipe
+from saccade.tasks.definition import TaskDefinition
+from saccade.tasks.detect import network
+from saccade.tasks.figures import Figure
+
+SIDE = 96  # pixels of a blank image: enough for every level of a pyramid
+
+
+def _batching(settings: BoxAugment, images: Any) -> dict[str, Any]:
+    """Wide and tall images may go into steps of their own."""
+    grouped = settings.alike and isinstance(images, boxes.Boxes)
+    return {"like": images.tall} if grouped else {}
+
+
+def _sides(recipe: Recipe) -> tuple[int]:
+    return (SIDE,)
+
+
+TASK = TaskDefinition(
+    name="detect",
+    settings=(RetinaNet, Detr),
+    augment=BoxAugment,
+    test=BoxTest,
+    data_hint=(
+        "a folder with annotations/instances_train.json and images; see docs/detection-data.md"
+    ),
+    find=boxes.find,
+    every=boxes.every,
+    align=boxes.aligned,
+    train_transform=augment.train,
+    test_transform=augment.test,
+    batching=_batching,
+    network=network.build,
+    task=network.task,
+    example_sides=_sides,
+    figures={name: Figure(name, "%") for name in ("AP", "AP50", "AP75")},
+    command="detect",
+    hub_tag="object-detection",
+    untrained=network.untrained,
+)

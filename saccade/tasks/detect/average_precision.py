@@ -1,0 +1,193 @@
+"""How well boxes are found: the twelve figures of COCO, counted by faster-coco-eval.
+
+    AP           mean over classes and overlaps .50, .55, .. .95 of the precision, over 101 recalls
+    AP50 AP75    at one overlap
+    APs APm APl  of objects below 32^2, below 96^2 and above, by their annotated area
+    AR1 10 100   mean of the largest recall with so many boxes a class and image
+    ARs ARm ARl  by area, as above
+
+All in percent. A figure that nothing in the truth speaks of (no small object: no APs), which
+pycocotools gives as -1, is left out. A crowd is neither found nor missed: boxes in it do not count.
+
+The truth is what the targets say, image by image; nothing is read from a file here.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saccade.tasks.task import Metric
+
+FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
+Predict = Callable[[dict[str, Any], list[tuple[int, int]]], Sequence[Any]]
+
+
+class AveragePrecision(Metric):
+    """Boxes that a task predicts, against those that the targets name, by image."""
+
+    def __init__(self, classes: Sequence[str], ids: Sequence[int] | None, predict: Predict):
+        _package()  # to be missed now, not after an epoch
+        self.classes = tuple(classes)
+        self.ids = tuple(ids) if ids is not None else tuple(range(1, len(self.classes) + 1))
+        self.predict = predict
+        self.seen: dict[int, dict[str, Tensor]] = {}
+        """By image: boxes, labels, scores as found; truth, classes, crowd, area as annotated."""
+        self._counted: Any = None
+
+    def update(self, output: dict[str, Any], target: dict[str, Any]) -> None:
+        originals = [(int(h), int(w)) for h, w in target["original"]]
+        predictions = self.predict(output, originals)
+        for i, (key, one) in enumerate(zip(target["id"], predictions, strict=True)):
+            self.seen.setdefault(
+                int(key),
+                {
+                    "boxes": _plain(one.boxes, torch.float32).reshape(-1, 4),
+                    "labels": _plain(one.labels, torch.int64),
+                    "scores": _plain(one.scores, torch.float32),
+                    "truth": _plain(target["boxes"][i], torch.float32).reshape(-1, 4),
+                    "classes": _plain(target["labels"][i], torch.int64),
+                    "crowd": _plain(target["crowd"][i], torch.bool),
+                    "area": _plain(target["area"][i], torch.float32),
+                },
+            )
+        self._counted = None
+
+    def state(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def add(self, state: dict[str, Any]) -> None:
+        self.seen = {**state["seen"], **self.seen}  # an image counts once, whoever saw it
+        self._counted = None
+
+    def compute(self) -> dict[str, float]:
+        stats = self._evaluated().stats
+        figures = {k: 100 * float(v) for k, v in zip(FIGURES, stats, strict=True) if v > -1}
+        return {**figures, "images": len(self.seen)}
+
+    def tables(self) -> dict[str, Any]:
+        """AP of each class by itself; None for one that the truth does not have."""
+        precision = self._evaluated().eval["precision"][
+            :, :, :, 0, -1
+        ]  # overlaps, recalls, classes
+        boxes = np.zeros(len(self.classes), np.int64)
+        for one in self.seen.values():
+            boxes += np.bincount(one["classes"][~one["crowd"]], minlength=len(boxes))
+        return {
+            "per_class": [
+                {
+                    "class": name,
+                    "AP": _mean(precision[..., c]),
+                    "AP50": _mean(precision[0, :, c]),
+                    "boxes": int(boxes[c]),
+                }
+                for c, name in enumerate(self.classes)
+            ]
+        }
+
+    def results(self) -> list[dict[str, Any]]:
+        """What was found, as COCO's result format has it: the annotation file's category ids."""
+        return [
+            {
+                "image_id": key,
+                "category_id": self.ids[box["category_id"]],
+                "bbox": box["bbox"],
+                "score": box["score"],
+            }
+            for key in sorted(self.seen)
+            for box in _coco_results(key, self.seen[key])
+        ]
+
+    def _evaluated(self) -> Any:
+        if self._counted is None:
+            self._counted = _evaluated(self.seen, len(self.classes))
+        return self._counted
+
+
+def _plain(values: Tensor, dtype: torch.dtype) -> Tensor:
+    return values.detach().to("cpu", dtype)
+
+
+def _mean(precision: np.ndarray) -> float | None:
+    known = precision[precision > -1]
+    return 100 * float(known.mean()) if known.size else None
+
+
+# -- as COCO writes it ----------------------------------------------------------------------
+
+
+def _evaluated(seen: dict[int, dict[str, Tensor]], classes: int) -> Any:
+    """faster-coco-eval's evaluation; categories are our own numbers for the classes."""
+    if not seen:
+        raise ValueError("evaluation: no image was read; check the validation set")
+    if all(one["crowd"].all() for one in seen.values()):
+        raise ValueError(
+            f"evaluation: no box to be found in {len(seen)} images; check the validation set"
+        )
+    COCO, Evaluation = _package()
+    keys = sorted(seen)
+    truth = [box for key in keys for box in _truth(key, seen[key])]
+    predicted = [box for key in keys for box in _coco_results(key, seen[key])]
+    parts = {
+        "images": [{"id": key} for key in keys],
+        "categories": [{"id": c, "name": str(c)} for c in range(classes)],
+    }
+    sides = [
+        COCO({**parts, "annotations": _numbered(boxes)}, print_function=_silent)
+        for boxes in (truth, predicted)
+    ]
+    evaluation = Evaluation(*sides, iouType="bbox", print_function=_silent)
+    evaluation.run()
+    return evaluation
+
+
+def _numbered(boxes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for number, box in enumerate(boxes, 1):  # 0 would mean that it has no match
+        box["id"] = number
+    return boxes
+
+
+def _truth(key: int, one: dict[str, Tensor]) -> list[dict[str, Any]]:
+    rows = zip(
+        _corner_and_size(one["truth"]), one["classes"].tolist(), one["crowd"].tolist(),
+        one["area"].tolist(), strict=True,
+    )  # fmt: skip
+    return [
+        {"image_id": key, "category_id": c, "bbox": box, "area": area, "iscrowd": int(crowd)}
+        for box, c, crowd, area in rows
+    ]
+
+
+def _coco_results(key: int, one: dict[str, Tensor]) -> list[dict[str, Any]]:
+    real = one["boxes"].isfinite().all(1) & one["scores"].isfinite()  # others meet no object
+    boxes, labels, scores = (one[k][real] for k in ("boxes", "labels", "scores"))
+    rows = zip(_corner_and_size(boxes), labels.tolist(), scores.tolist(), strict=True)
+    return [
+        {
+            "image_id": key, "category_id": c, "bbox": box, "score": score,
+            "area": box[2] * box[3], "iscrowd": 0,
+        }
+        for box, c, score in rows
+    ]  # fmt: skip
+
+
+def _corner_and_size(boxes: Tensor) -> list[list[float]]:
+    """x y w h of corners, without a further rounding."""
+    boxes = boxes.double()
+    return torch.cat((boxes[:, :2], boxes[:, 2:] - boxes[:, :2]), 1).tolist()
+
+
+def _package() -> tuple[Any, Any]:
+    try:
+        from faster_coco_eval import COCO, COCOeval_faster
+    except ImportError as error:
+        raise ImportError(
+            "average precision is counted by faster-coco-eval: pip install saccade[detection]"
+        ) from error
+    return COCO, COCOeval_faster
+
+
+def _silent(*_: Any) -> None:
+    """In place of the evaluation's own table."""

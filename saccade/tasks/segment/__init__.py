@@ -1,0 +1,66 @@
+"""A class for every pixel: SemanticFPN."""
+
+from typing import Any
+
+from saccade.data import masks
+from saccade.data.masks import augment
+from saccade.models import detectors, semantic_fpn
+from saccade.recipes.recipe import Recipe
+from saccade.recipes.segment import MaskAugment, MaskTest, Segment
+from saccade.tasks.definition import TaskDefinition, Untrained
+from saccade.tasks.figures import Figure
+from saccade.tasks.segment.task import SegmentTask
+
+
+def _network(recipe: Recipe, classes: int, options: dict[str, Any]) -> Any:
+    """SemanticFPN over the backbone that a recipe names."""
+    settings: Any = recipe.task
+    drop_path = options.pop("drop_path_rate", None)
+    return semantic_fpn.build(
+        recipe.model.name, classes, settings.dim, settings.inner, drop_path=drop_path, **options
+    )
+
+
+def _task(
+    settings: Segment, net: Any, classes: tuple[str, ...], notes: dict[str, Any]
+) -> SegmentTask:
+    return SegmentTask(net, classes, settings.window, settings.overlap, notes.get("ids"))
+
+
+def _sides(recipe: Recipe) -> tuple[int]:
+    settings: Any = recipe.augment
+    return (settings.crop,)
+
+
+def _untrained(name: str) -> Untrained | None:
+    """A SemanticFPN of a paper's table."""
+    if name not in semantic_fpn.SEGMENTERS:
+        return None
+    net = detectors.DETECTORS[name]()
+    sizes = {key: net.arguments[key] for key in ("dim", "inner")}
+    return Untrained(net, Segment(**sizes), MaskTest())
+
+
+TASK = TaskDefinition(
+    name="segment",
+    settings=(Segment,),
+    augment=MaskAugment,
+    test=MaskTest,
+    data_hint="a folder with images, masks and classes.json; see docs/dense.md",
+    find=masks.find,
+    every=masks.every,
+    align=masks.aligned,
+    train_transform=augment.train,
+    test_transform=augment.test,
+    network=_network,
+    task=_task,
+    example_sides=_sides,
+    figures={
+        "miou": Figure("mIoU", "%"),
+        "pixel_accuracy": Figure("pixel accuracy", "%"),
+        "mean_class": Figure("mean of classes", "%"),
+    },
+    command="segment",
+    hub_tag="image-segmentation",
+    untrained=_untrained,
+)

@@ -1,0 +1,82 @@
+"""How well predicted regions cover the true ones, counted over all pixels of a set.
+
+    IoU of a class = both / (truth or prediction)      mIoU: the mean over classes that occur
+
+Counted is one matrix for the whole set (row: the truth), not a mean over images. Pixels without a
+label are not counted; a class that neither truth nor prediction holds has no IoU.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saccade.tasks.segment.pixels import IGNORED, likeliest
+from saccade.tasks.task import Metric
+
+
+class Overlap(Metric):
+    """mIoU, pixel accuracy and mean class accuracy, in percent."""
+
+    def __init__(self, classes: Sequence[str]):
+        self.classes = tuple(classes)
+        n = len(self.classes)
+        self.matrix = torch.zeros(n, n, dtype=torch.int64)
+        self.images = 0
+
+    def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None:
+        truths = target["mask"]
+        sizes = [(truth.shape[0], truth.shape[1]) for truth in truths]
+        for truth, guess in zip(truths, likeliest(output, sizes), strict=True):
+            self.count(truth, guess)
+
+    def count(self, truth: Tensor, guess: Tensor) -> None:
+        """One image's classes, pixel by pixel."""
+        n = len(self.classes)
+        known = truth != IGNORED
+        pairs = truth[known].long() * n + guess[known].long()
+        self.matrix += torch.bincount(pairs, minlength=n * n).view(n, n).cpu()
+        self.images += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"matrix": self.matrix, "images": self.images}
+
+    def add(self, state: dict[str, Any]) -> None:
+        self.matrix += state["matrix"]
+        self.images += state["images"]
+
+    def iou(self) -> Tensor:
+        """Of each class, in percent; not a number where it does not occur."""
+        both = self.matrix.diagonal().double()
+        return 100 * both / (self.matrix.sum(0) + self.matrix.sum(1) - both)
+
+    def accuracy(self) -> Tensor:
+        """Of each class, in percent of its true pixels."""
+        return 100 * self.matrix.diagonal().double() / self.matrix.sum(1)
+
+    def compute(self) -> dict[str, float]:
+        pixels = int(self.matrix.sum())
+        if not self.images:
+            raise ValueError("evaluation: no image was read; check the validation set")
+        if not pixels:
+            raise ValueError("evaluation: no pixel has a label; check masks and classes.json")
+        return {
+            "miou": float(self.iou().nanmean()),
+            "pixel_accuracy": 100 * int(self.matrix.diagonal().sum()) / pixels,
+            "mean_class": float(self.accuracy().nanmean()),
+            "images": self.images,
+        }
+
+    def tables(self) -> dict[str, Any]:
+        def plain(values: Tensor) -> list[float | None]:
+            return [None if v != v else v for v in values.tolist()]
+
+        columns = {
+            "class": self.classes,
+            "IoU": plain(self.iou()),
+            "accuracy": plain(self.accuracy()),
+            "pixels": self.matrix.sum(1).tolist(),
+        }
+        rows = zip(*columns.values(), strict=True)
+        return {"per_class": [dict(zip(columns, row, strict=True)) for row in rows]}

@@ -1,0 +1,138 @@
+"""A class for every pixel.
+
+    loss = - sum over labelled pixels of log softmax(logits)[class] / number of pixels
+
+Divided by all pixels, labelled or not, every labelled one weighs the same however a batch is cut
+into parts.
+
+What is predicted is counted at each image's own size (see `tasks.native`).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor, nn
+
+from saccade.layers.semantic import STRIDE, raised
+from saccade.tasks.segment.overlap import Overlap
+from saccade.tasks.segment.pixels import IGNORED, likeliest
+from saccade.tasks.task import Task, Terms
+
+
+class SegmentTask(Task):
+    """A segmenter with cross-entropy over the pixels that have a label.
+
+    window   look at evaluated images through windows of this side, not whole
+    overlap  share of a window that the next one sees again, at least
+    ids      what each class is called in masks on disk; 0, 1, ... if nothing is said
+    """
+
+    best = "miou"
+
+    def __init__(
+        self,
+        net: nn.Module,
+        classes: Sequence[str],
+        window: int | None = None,
+        overlap: float = 0.5,
+        ids: Sequence[int] | None = None,
+    ):
+        super().__init__()
+        self.net = net
+        self.classes = tuple(classes)
+        self.window, self.overlap = window, overlap
+        self.ids = list(range(len(self.classes))) if ids is None else list(ids)
+
+    def forward(
+        self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
+    ) -> dict[str, Tensor]:
+        """Logits of every fourth pixel each way, and the images' sizes without padding.
+
+        Evaluated images are looked at without their padding, so that it makes no difference with
+        which others they came.
+        """
+        H, W = image.shape[2:]
+        if size is None:
+            size = torch.tensor([[H, W]], device=image.device).expand(len(image), 2)
+        if self.training:
+            return {"logits": self.net(image, coarse=True), "size": size}
+        h, w = -(-H // STRIDE), -(-W // STRIDE)
+        logits = image.new_empty(len(image), len(self.classes), h, w)
+        for height, width in size.unique(dim=0).tolist():
+            alike = ((size[:, 0] == height) & (size[:, 1] == width)).nonzero()[:, 0]
+            inner = self.evaluated(image[alike, :, :height, :width])
+            beyond = (0, w - inner.shape[3], 0, h - inner.shape[2])
+            logits[alike] = F.pad(inner.to(logits.dtype), beyond, mode="replicate")
+        return {"logits": logits, "size": size}
+
+    def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
+        """Logits of every fourth pixel each way, of whole images."""
+        return {"logits": self.net(image, coarse=True)}
+
+    def decoding(self) -> dict[str, Any]:
+        windows = {"window": self.window, "overlap": self.overlap}
+        return {"ids": self.ids, "stride": STRIDE, **windows}
+
+    def through_graph(
+        self, graph: Callable[[Tensor], dict[str, Tensor]], image: Float[Tensor, "B C H W"]
+    ) -> dict[str, Tensor]:
+        return {"logits": self.evaluated(image, lambda part: graph(part)["logits"])}
+
+    def evaluated(
+        self, image: Float[Tensor, "B C H W"], network: Callable[[Tensor], Tensor] | None = None
+    ) -> Float[Tensor, "B K h w"]:
+        """Logits of the whole image, or through windows if it is larger than these."""
+        network = network or partial(self.net, coarse=True)
+        if self.window is None or max(image.shape[2:]) <= self.window:
+            return network(image)
+        return self.through_windows(image, self.window, network)
+
+    def through_windows(
+        self,
+        image: Float[Tensor, "B C H W"],
+        window: int,
+        network: Callable[[Tensor], Tensor],
+    ) -> Float[Tensor, "B K h w"]:
+        """The mean of the logits of all windows that see a pixel."""
+        H, W = image.shape[2:]
+        h, w = -(-H // STRIDE), -(-W // STRIDE)
+        sums = image.new_zeros(len(image), len(self.classes), h, w)
+        windows = image.new_zeros(h, w)  # that see each pixel
+        for top in starts(H, window, self.overlap):
+            for left in starts(W, window, self.overlap):
+                part = image[..., top : top + window, left : left + window]
+                logits = network(part)
+                y, x = top // STRIDE, left // STRIDE
+                at = slice(y, y + logits.shape[2]), slice(x, x + logits.shape[3])
+                sums[:, :, *at] += logits
+                windows[at] += 1
+        return sums / windows
+
+    def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
+        mask = target["mask"]
+        logits = raised(output["logits"].float(), STRIDE, mask.shape[1:])
+        total = F.cross_entropy(logits, mask.long(), ignore_index=IGNORED, reduction="sum")
+        return {"cross_entropy": total / mask.numel()}
+
+    def predict(
+        self, output: dict[str, Tensor], sizes: list[tuple[int, int]]
+    ) -> list[UInt8[Tensor, "_ _"]]:
+        """The likeliest class of each pixel, for images of these heights and widths."""
+        return likeliest(output, sizes)
+
+    def metric(self) -> Overlap:
+        return Overlap(self.classes)
+
+
+def starts(length: int, window: int, overlap: float) -> list[int]:
+    """Where windows begin, evenly spaced in whole strides, the last one ending at the border."""
+    if length <= window:
+        return [0]
+    last = -(-(length - window) // STRIDE)  # in strides; its window may end up to 3 pixels early
+    step = max(int(window * (1 - overlap)) // STRIDE, 1)
+    count = -(-last // step)
+    return [last * i // count * STRIDE for i in range(count + 1)]

@@ -1,0 +1,48 @@
+import torch
+
+from saccade.engine import make
+from saccade.engine.checkpoint import Checkpoints
+from saccade.engine.distributed import Group
+from saccade.engine.optim import Average, optimiser
+from saccade.engine.run import Run
+from saccade.engine.state import TrainingState
+from saccade.models.saved import load
+from tests.engine.classify_runs import PLAIN, same
+
+CLASSES = ("a", "b")
+
+
+def made(seed):
+    task = make.task(PLAIN, CLASSES)
+    torch.manual_seed(seed)
+    optim = optimiser(task, PLAIN.optim, 8)
+    average = Average(task, 0.9)
+    task(torch.randn(2, 3, 32, 32))["logits"].square().sum().backward()
+    optim.step()
+    average.update(task)
+    return task, optim, average
+
+
+def test_a_checkpoint_fills_another_process(tmp_path):
+    one, other = made(0), made(1)
+    store = Checkpoints(tmp_path)
+    TrainingState(*one, split=False).save(store, {"best": 3.0}, 7, None, Group())
+    state, torn = TrainingState(*other, split=False).load(store)
+    assert (state["step"], state["best"], torn) == (7, 3.0, [])
+    for mine, theirs in zip(one, other, strict=True):
+        assert same(mine.state_dict(), theirs.state_dict()) is None
+
+
+def test_what_is_published_is_the_network_with_its_names(tmp_path):
+    task, optim, average = made(0)
+    run = Run.create(tmp_path, "quick", PLAIN, "data", CLASSES)
+    TrainingState(task, optim, average, split=False).publish(
+        run, {"top1": 50.0}, {"ids": [7, 9]}, Group()
+    )
+    net = load(tmp_path / "model.safetensors")
+    assert same(net.state_dict(), dict(task.net.state_dict())) is None
+    assert net.notes["classes"] == ["a", "b"]
+    assert net.notes["figures"] == {"top1": 50.0}
+    assert net.notes["test"]["size"] == 32
+    assert net.notes["task"]["kind"] == "Classify"
+    assert net.notes["data"] == {"ids": [7, 9]}
