@@ -124,5 +124,5 @@ def test_a_backbone_that_has_learnt_classes_starts_a_detector(data, tmp_path):
         fit(change(recipe, model__name="sasa_nano"), data, tmp_path / "e")
     with pytest.raises(ValueError, match="was trained to classify; use 'saccade predict'"):
         Detector(classifier.folder)
-    with pytest.raises(ValueError, match="a linear model only tells classes"):
+    with pytest.raises(ValueError, match="no simple model to compare with"):
         fit(change(THINGS, loop__baseline=True), data, tmp_path / "f")
