@@ -6,8 +6,47 @@
 Importing it registers every variant with timm.
 """
 
-from saccade.models.saved import load, save
-from saccade.models.zoo import build, names
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 from saccade.version import __version__
 
+if TYPE_CHECKING:
+    from saccade.models.saved import load, save
+    from saccade.models.zoo import build, names
+
 __all__ = ["__version__", "build", "load", "names", "save"]
+PLACES = {
+    "build": "saccade.models.zoo",
+    "load": "saccade.models.saved",
+    "names": "saccade.models.zoo",
+    "save": "saccade.models.saved",
+}
+
+
+def _is_command() -> bool:
+    """Whether this process is the program `saccade`, or `python -m saccade`.
+
+    That program answers `--help` without torch; a command that needs models imports them itself.
+    """
+    words = getattr(sys, "argv", None) or [""]
+    if words[0] == "-m":  # Python looks for the module that it is to run
+        return sys.orig_argv[-len(words)].removeprefix("-m") == "saccade"
+    return Path(words[0]).name in ("saccade", "saccade.exe")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module 'saccade' has no attribute {name!r}")
+    return getattr(import_module(PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *PLACES})
+
+
+if not _is_command():
+    for _name in PLACES:
+        globals()[_name] = __getattr__(_name)

@@ -146,7 +146,7 @@ def test_no_two_classes_share_a_name():
 
 
 PARTICIPLES = {"found", "shown", "kept", "asked", "told", "worn", "given", "made"}
-NOT_YET_NAMED = ("saccade.ops.native", "saccade.cli")  # likewise
+NOT_YET_NAMED = ("saccade.ops.native",)  # likewise
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
@@ -209,7 +209,9 @@ def test_nothing_names_a_machine():
 
 
 def test_the_code_is_clean():
-    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."]):
+    # F821, undefined names, is off for jaxtyping's shape strings, which tests do not have.
+    undefined = ["ruff", "check", "--isolated", "--select", "F821", "tests"]
+    for command in (["ruff", "check", "."], ["ruff", "format", "--check", "."], undefined):
         run = subprocess.run(
             [sys.executable, "-m", *command], capture_output=True, text=True, cwd=ROOT
         )

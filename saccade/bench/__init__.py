@@ -11,10 +11,11 @@ from saccade.bench import models, operators
 from saccade.bench.clock import interleave, peak_memory
 from saccade.bench.machine import limits, stamp
 from saccade.bench.peer import Peer, Shape
-from saccade.bench.report import append_json, draw, draw_over, notes, table
+from saccade.bench.report import append_json, draw, draw_over, lines, notes, table
 from saccade.bench.run import Comparison, Row, compare
 
 __all__ = [
     "Comparison", "Peer", "Row", "Shape", "append_json", "compare", "draw", "draw_over",
-    "interleave", "limits", "models", "notes", "operators", "peak_memory", "stamp", "table",
+    "interleave", "limits", "lines", "models", "notes", "operators", "peak_memory", "stamp",
+    "table",
 ]  # fmt: skip

@@ -55,13 +55,18 @@ def digits(value: float) -> str:
     return f"{value:.{places}f}" if value >= 0.01 or not value else f"{value:.2g}"
 
 
-def append_json(run: Comparison, path: str | Path, **about: Any) -> None:
-    """A line per row, each with the versions and settings it was measured under."""
+def lines(run: Comparison, **about: Any) -> list[dict[str, Any]]:
+    """For JSON: a dict per row, with the versions and settings it was measured under."""
     limits = None if run.limits is None else run.limits._asdict()
     under = {**about, "against": run.against, "by": run.by, "limits": limits, "machine": stamp()}
+    return [{**asdict(row), **under} for row in run.rows]
+
+
+def append_json(run: Comparison, path: str | Path, **about: Any) -> None:
+    """Append a JSON line per row to a file."""
     with open(path, "a") as file:
-        for row in run.rows:
-            file.write(json.dumps({**asdict(row), **under}) + "\n")
+        for line in lines(run, **about):
+            file.write(json.dumps(line) + "\n")
 
 
 def draw(run: Comparison, path: str | Path, title: str) -> None:

@@ -1,5 +1,59 @@
-"""Where the command line prints."""
+"""Where the command line prints: results to stdout, everything else to stderr.
 
-from rich.console import Console
+Text is printed as it is. Nothing in it is markup, so that `pip install 'saccade[viz]'` comes out
+whole; what should be bold or coloured says so by `style` or as a rich `Text`.
+"""
 
-console = Console()
+import json
+import sys
+from typing import Any
+
+WIDE = 100_000  # columns where nobody looks: a pipe or a file, whose lines are never cut
+
+
+def console(stderr: bool = False) -> Any:
+    """A rich console; made anew, because its streams and its width may change between calls."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDE
+    return Console(stderr=stderr, width=width, markup=False, highlight=False, soft_wrap=True)
+
+
+def say(text: Any = "", style: str | None = None) -> None:
+    """A sentence that is part of the result."""
+    console().print(text, style=style)
+
+
+def note(text: Any, style: str | None = None) -> None:
+    """A sentence beside the result: progress, a warning, what to do next."""
+    console(stderr=True).print(text, style=style)
+
+
+def show(table: Any) -> None:
+    """A table or a tree, as wide as the terminal, or wider where a name would be cut off."""
+    from rich.measure import Measurement
+
+    out = console()
+    least = Measurement.get(out, out.options.update(max_width=WIDE), table).minimum
+    with out.capture() as capture:
+        out.print(table, width=max(out.width, least), soft_wrap=False, crop=False)
+    for line in capture.get().splitlines():
+        print(line.rstrip())
+
+
+def show_json(value: Any) -> None:
+    """One line of JSON, and nothing that is not JSON."""
+    print(json.dumps(value, allow_nan=False))
+
+
+def table(*heads: str, right: tuple[str, ...] = (), prose: tuple[str, ...] = ()) -> Any:
+    """An empty table without lines. Columns of `prose` wrap in a narrow terminal, others never."""
+    from rich.table import Table
+
+    grid = Table(box=None, pad_edge=False)
+    for head in heads:
+        justify = "right" if head in right else "left"
+        least = 24 if head in prose else None
+        grid.add_column(head, justify=justify, no_wrap=head not in prose, min_width=least)
+    return grid

@@ -1,76 +1,108 @@
 """`detect`: boxes drawn onto pictures, and written as COCO results."""
 
 import json as js
+from collections import Counter, deque
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any
 
-from saccade.cli.console import console
+from saccade.cli.command import Count, Device, File, ModelName, Pictures, Value
+from saccade.cli.console import note, say, show_json
 
 
 def detect(
-    files: list[str],
-    model: Path | None = None,
-    out: Path = Path("detected"),
+    files: Pictures,
+    *,
+    model: ModelName | None = None,
+    out: Annotated[Path, Value("FOLDER", "files")] = Path("detected"),
     score: float = 0.3,
-    annotations: Path | None = None,
+    annotations: File | None = None,
+    batch: Count = 4,
     json: bool = False,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> None:
     """Find things in pictures: boxes drawn onto copies, and a COCO result file.
 
+    Examples:
+        saccade detect photos/ --model runs/detect
+        saccade detect frames/ --score 0.5 --json > results.json
+
     Args:
-        files: pictures, folders of pictures (frames of a video), or patterns such as "photos/*.jpg"
-        model: a run's folder or a saved model; the newest detector of runs/ if not given
-        out: folder for the drawn pictures and results.json
+        files: pictures, folders of pictures (frames of a video), patterns in quotes, or - for a
+            list on stdin
+        model: a run's folder or a saved model; the newest detector of runs/ if left out
+        out: where the drawn pictures and results.json are written
         score: how sure the model must be of a box, 0 to 1
         annotations: a COCO json whose image ids the results take, by the names of the files
+        batch: pictures that are looked at together, if they are of one size
         json: print the results instead, and draw nothing
-        device: cpu or cuda; the best there is if not given
+        device: the best there is if left out
     """
     from saccade.cli.learn import newest
+    from saccade.cli.predict import end
+    from saccade.infer.batches import in_background
     from saccade.infer.detect import Detector, Numbers
-    from saccade.infer.draw import drawn
-    from saccade.infer.files import free, pictures
+    from saccade.infer.files import paths_of
 
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")
-    paths = [path for word in files for path in pictures(word, "detect", out)]
+    paths = paths_of(files, "detect", out)
     detector, numbers = Detector(model or newest("detect"), device), Numbers(annotations)
     sources, taken = {path.resolve() for path in paths}, set()
-    results, named, unread = [], {}, 0
-    try:
-        for place, (path, photo, found, said) in enumerate(detector.over(paths, score), 1):
-            if photo is None or found is None:
+    results: list[dict[str, Any]] = []
+    names: dict[int, str] = {}
+    unread = 0
+
+    def recorded() -> Iterator[tuple[Any, Path]]:
+        """Each picture that could be read, once its results are noted."""
+        nonlocal unread
+        for place, searched in enumerate(detector.over(paths, score, batch), 1):
+            if searched.boxes is None:
                 unread += 1
-                _say(said, "yellow")
+                note(searched.error, "yellow")
                 continue
-            image = numbers.of(path, place)
-            named[image] = str(path)
-            results += detector.coco(image, found)
-            if json:
-                continue
-            out.mkdir(parents=True, exist_ok=True)
-            target = out / f"{free(path.stem, taken)}.png"
-            if target.resolve() in sources:  # nobody's picture is drawn over
-                target = out / f"{free(f'{path.stem}_boxes', taken)}.png"
-            drawn(photo, found, detector.classes).save(target)
-            counts = ", ".join(_counted([detector.classes[i] for i in found.labels.tolist()]))
-            _say(f"{path}: {counts or 'nothing'} -> {target}")
+            image = numbers.of(searched.path, place)
+            names[image] = str(searched.path)
+            results.extend(detector.coco(image, searched.boxes))
+            yield searched, _target(searched.path, out, sources, taken)
+
+    def draw(job: tuple[Any, Path]) -> str:
+        return _draw(*job, detector.classes)
+
+    try:
+        if json:
+            deque(recorded(), maxlen=0)
+        else:
+            for sentence in in_background(draw, recorded()):
+                say(sentence)
     finally:  # what was found is kept, also of a job that is broken off
         if json:
-            print(js.dumps(results))
-        elif named:
+            show_json(results)
+        elif names:
             (out / "results.json").write_text(js.dumps(results))
-            (out / "images.json").write_text(js.dumps(named, indent=1))
-            _say(f"{len(results)} boxes in {len(named)} pictures: {out / 'results.json'}")
-    if unread:
-        raise SystemExit(1)
+            (out / "images.json").write_text(js.dumps(names, indent=1))
+            say(f"{len(results)} boxes in {len(names)} pictures: {out / 'results.json'}")
+    end(len(paths), unread)
 
 
-def _say(sentence: str, style: str | None = None) -> None:
-    console.print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
+def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:
+    """Where a picture's copy is drawn: over nobody's own picture."""
+    from saccade.infer.files import free
+
+    target = out / f"{free(path.stem, taken)}.png"
+    return (
+        out / f"{free(f'{path.stem}_boxes', taken)}.png" if target.resolve() in sources else target
+    )
 
 
-def _counted(names: list[str]) -> list[str]:
-    """`2 dog_head, 1 cat_head`, the most frequent first."""
-    found = {name: names.count(name) for name in names}
-    return [f"{count} {name}" for name, count in sorted(found.items(), key=lambda p: -p[1])]
+def _draw(searched: Any, target: Path, classes: list[str]) -> str:
+    """Draw one picture's boxes onto a copy; what was drawn, in a sentence."""
+    from saccade.data.picture import rgb
+    from saccade.infer.draw import drawn
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    photo = rgb(searched.path, str(searched.path))
+    drawn(photo, searched.boxes, classes).save(target)
+    counts = Counter(classes[i] for i in searched.boxes.labels.tolist()).most_common()
+    boxes = ", ".join(f"{count} {name}" for name, count in counts)
+    return f"{searched.path}: {boxes or 'nothing'} -> {target}"

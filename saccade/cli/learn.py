@@ -1,6 +1,6 @@
-"""Commands that learn and use what was learnt.
+"""Commands that train, and those that tell what came of it.
 
-`recipes`, `train`, `resume`, `eval`, `predict`, `report`.
+`recipes`, `train`, `resume`, `eval`, `report`.
 """
 
 import json as js
@@ -8,104 +8,168 @@ import math
 import os
 import textwrap
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from rich.markup import escape
-from rich.table import Table
+from saccade.cli.command import Count, Device, File, Folder, ModelName, Side, Value
+from saccade.cli.console import console, note, say, show, show_json, table
 
-from saccade.cli.console import console
-from saccade.models.saved import located
-from saccade.recipes import book
-from saccade.recipes.recipe import override
-from saccade.report.summary import Summary
-from saccade.tasks.figures import formatted, label_of
+RunFolder = Annotated[Path, Value("RUN", "models")]
+RecipeName = Annotated[str, Value("RECIPE", "recipes")]
 
 
-def recipes(name: str | None = None) -> None:
+def recipes(name: RecipeName | None = None, *, json: bool = False) -> None:
     """List the recipes, or write one out in full.
 
-    Args:
-        name: a recipe; all in a table if not given
-    """
-    if name is not None:
-        from saccade.recipes.disk import to_plain
+    Examples:
+        saccade recipes
+        saccade recipes quick
 
-        recipe = book.find(name)
-        console.print(textwrap.dedent("    " + recipe.about).strip(), highlight=False)
-        plain = {k: v for k, v in to_plain(recipe).items() if k != "about"}
-        for group, fields in plain.items():
-            for key, value in fields.items():
-                if key != "kind":
-                    console.print(f"  {group}.{key} = {js.dumps(value)}", highlight=False)
-        console.print(f"change any: saccade train {name} --set optim.lr=1e-3")
+    Args:
+        name: a recipe; all in a table if left out
+        json: print JSON
+    """
+    from saccade.recipes import book
+    from saccade.recipes.disk import to_plain
+
+    if name is None:
+        _list_recipes(json)
         return
-    table = Table("recipe", "model", "epochs", "batch", "what for", box=None, pad_edge=False)
-    for key, recipe in book.RECIPES.items():
-        first = recipe.about.split("\n")[0]
-        epochs, batch = recipe.schedule.epochs, recipe.loop.batch
-        table.add_row(key, recipe.model.name, str(epochs), str(batch), first)
-    console.print(table)
+    recipe = book.find(name)
+    if json:
+        show_json({"recipe": name, **to_plain(recipe)})
+        return
+    say(textwrap.dedent("    " + recipe.about).strip())
+    plain = {group: fields for group, fields in to_plain(recipe).items() if group != "about"}
+    for group, fields in plain.items():
+        for key, value in fields.items():
+            if key != "kind":
+                say(f"  {group}.{key} = {js.dumps(value)}")
+    note(f"change any: saccade train {name} --epochs 3 --set optim.weight_decay=0.1")
+
+
+def _list_recipes(json: bool) -> None:
+    from saccade.recipes import book
+
+    rows = [
+        {"recipe": name, "model": recipe.model.name, "epochs": recipe.schedule.epochs,
+         "batch": recipe.loop.batch, "about": recipe.about.split("\n")[0]}
+        for name, recipe in book.RECIPES.items()
+    ]  # fmt: skip
+    if json:
+        show_json(rows)
+        return
+    last = "model: what for"
+    grid = table("recipe", "epochs", last, right=("epochs",), prose=(last,))
+    for row in rows:
+        grid.add_row(row["recipe"], str(row["epochs"]), f"{row['model']}: {row['about']}")
+    show(grid)
+    note("saccade recipes NAME writes one out in full")
 
 
 def train(
-    recipe: str,
-    data: str | None = None,
-    out: Path | None = None,
-    set: list[str] = [],  # noqa: B006  (the option's name; never changed)
-    device: str | None = None,
+    recipe: RecipeName,
+    *,
+    data: Folder | None = None,
+    model: ModelName | None = None,
+    start: Annotated[str, Value("RUN", "models")] | None = None,
+    epochs: Count | None = None,
+    batch: Count | None = None,
+    lr: float | None = None,
+    size: Side | None = None,
+    seed: Count | None = None,
+    out: Folder | None = None,
+    set: Annotated[list[str], Value("KEY=VALUE", "settings")] = [],  # noqa: B006  (never changed)
+    device: Device | None = None,
     log: bool = False,
+    json: bool = False,
 ) -> None:
     """Train a model by a recipe on your images.
+
+    A recipe says everything; options change a part of it. 'saccade recipes NAME' shows all that
+    --set can change.
+
+    Examples:
+        saccade train quick
+        saccade train scratch --data FOLDER --model qna_nano --epochs 30
+        saccade train finetune --data FOLDER --start runs/scratch --lr 1e-4
+        saccade train detect --data COCO --set task.score=0.1 optim.clip=1
 
     Args:
         recipe: one of 'saccade recipes'
         data: a folder of images (or tar shards, a CSV, ...), a COCO set, images and masks: as the
             recipe's task wants it; or mnist, fashion, solar
-        out: the run's folder; runs/RECIPE and a number if not given
-        set: KEY=VALUE, such as model.name=qna_nano schedule.epochs=3
-        device: cpu or cuda; the best there is if not given
+        model: another network than the recipe's (model.name)
+        start: a run or a saved model whose backbone to begin with (model.start)
+        epochs: how often each image is seen (schedule.epochs)
+        batch: images a step (loop.batch)
+        lr: peak learning rate (optim.lr)
+        size: side of the images (augment.size and test.size; the short side for boxes and masks)
+        seed: for everything that is drawn by chance (loop.seed)
+        out: the run's folder; runs/RECIPE and a number if left out
+        set: any other part of the recipe, such as optim.weight_decay=0.1 loop.precision=bf16
+        device: the best there is if left out
         log: write scalars for TensorBoard into the run's folder
+        json: print JSON at the end: the figures of every evaluation
     """
-    from saccade import tasks
-    from saccade.engine import session
-    from saccade.report.write import Reporter
+    from saccade.cli.changes import everyday
+    from saccade.recipes import book
+    from saccade.recipes.recipe import override
 
     if recipe == "quick" and data == "solar":
         recipe = "quick_solar"
-    chosen = override(book.find(recipe), set)
+    chosen = book.find(recipe)
+    short = everyday(chosen, model=model, start=start, epochs=epochs, batch=batch, lr=lr,
+                     size=size, seed=seed)  # fmt: skip
+    chosen = override(chosen, [*short, *set])
     if data is None:
         data = {"quick": "mnist", "quick_solar": "solar"}.get(recipe)
         if data is None:
+            from saccade import tasks
+
             raise ValueError(
                 f"train {recipe}: which images? --data FOLDER: {tasks.of(chosen).data_hint}"
             )
     if recipe == "finetune" and not chosen.model.start:
         raise ValueError(
-            "train finetune: with which backbone? --set model.start=RUN; "
+            "train finetune: with which backbone? --start RUN; "
             "'saccade train scratch' begins without one"
         )
+    from saccade.engine import session
+    from saccade.report.write import Reporter
+
     watch = _watch(log)
-    folder = out or _free(recipe)
+    folder = _free(recipe) if out is None else Path(out)
     plan = chosen.schedule
-    length = f"{plan.iterations} steps" if plan.iterations else f"{plan.epochs} epochs"
-    _first(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
+    lasting = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
+    length = f"{plan.iterations} steps" if plan.iterations else lasting
+    if _is_first():
+        note(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with _stoppable(folder):
         session.train(
             chosen, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
         )
-        _done(folder)
+        _done(folder, json)
 
 
 def resume(
-    run: Path, data: str | None = None, device: str | None = None, log: bool = False
+    run: RunFolder,
+    *,
+    data: Folder | None = None,
+    device: Device | None = None,
+    log: bool = False,
+    json: bool = False,
 ) -> None:
     """Go on with a run that was stopped or killed.
+
+    Examples:
+        saccade resume runs/quick
 
     Args:
         run: its folder
         data: where its images lie now, if they were moved
-        device: cpu or cuda; the best there is if not given
+        device: the best there is if left out
         log: write scalars for TensorBoard into the run's folder
+        json: print JSON at the end: the figures of every evaluation
     """
     from saccade.engine import session
     from saccade.report.write import Reporter
@@ -113,29 +177,33 @@ def resume(
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
         session.resume(run, data, watch=watch, report=Reporter(), device=device)
-        _done(run)
+        _done(run, json)
 
 
 def evaluate(
-    model: str,
-    data: str | None = None,
-    split: str = "val",
+    model: ModelName,
+    *,
+    data: Folder | None = None,
+    split: Literal["val", "train"] = "val",
     json: bool = False,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> None:
     """Count a trained model's figures over a set.
 
+    Examples:
+        saccade eval runs/quick
+        saccade eval linglo_nano --data PETS --json
+
     Args:
         model: a run's folder, a saved model, or the name of one that comes with saccade
-        data: the images; those of the run if not given
-        split: val or train
+        data: the images; those of the run if left out
+        split: which part of them
         json: print JSON
-        device: cpu or cuda; the best there is if not given
+        device: the best there is if left out
     """
     from saccade.engine import session
+    from saccade.models.saved import located
 
-    if split not in ("val", "train"):
-        raise ValueError(f"eval: split is val or train, got {split!r}")
     if located(model) is None:
         raise FileNotFoundError(f"eval: no run or model {model!r}; check the path")
     if data is None and not Path(model).is_dir():
@@ -145,45 +213,43 @@ def evaluate(
     if not _is_first():
         return
     if json:
-        print(js.dumps({**figures, "unread": len(metric.unread), "warnings": metric.warnings}))
+        show_json({**_finite(figures), "unread": len(metric.unread), "warnings": metric.warnings})
         return
-    for table in _figures(figures), *_per_class(metric.tables()):
-        console.print(table)
+    for grid in _figures(figures), *_per_class(metric.tables()):
+        show(grid)
     for sentence in metric.warnings:
-        console.print(sentence, style="yellow", highlight=False, markup=False, soft_wrap=True)
+        note(sentence, "yellow")
     for name, why in list(metric.unread.items())[:1]:
-        told = f"{len(metric.unread)} images cannot be read and are left out: {name} ({why}), ..."
-        console.print(told, highlight=False, markup=False, soft_wrap=True)
+        note(f"{len(metric.unread)} images cannot be read and are left out: {name} ({why}), ...")
 
 
-def _figures(figures: dict[str, float]) -> Table:
+def _finite(figures: dict[str, float]) -> dict[str, float | None]:
+    """JSON knows no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in figures.items()}
+
+
+def _figures(figures: dict[str, float]) -> Any:
     """In a row, or in a column where they are many."""
-    shown = {k: f"{v:.0f}" if k == "images" else f"{v:.3f}" for k, v in figures.items()}
-    table = Table(box=None, pad_edge=False)
-    if len(shown) > 6:
-        table.show_header = False
-        table.add_column()
-        table.add_column(justify="right")
-        for row in shown.items():
-            table.add_row(*row)
-        return table
-    for name in shown:
-        table.add_column(name, justify="right")
-    table.add_row(*shown.values())
-    return table
+    cells = {k: f"{v:.0f}" if k == "images" else f"{v:.3f}" for k, v in figures.items()}
+    if len(cells) <= 6:
+        grid = table(*cells, right=tuple(cells))
+        grid.add_row(*cells.values())
+        return grid
+    grid = table("figure", "value", right=("value",))
+    for row in cells.items():
+        grid.add_row(*row)
+    return grid
 
 
-def _per_class(tables: dict[str, Any]) -> list[Table]:
+def _per_class(tables: dict[str, Any]) -> list[Any]:
     """Where a metric counts for each class."""
     rows = tables.get("per_class")
     if not rows:
         return []
-    table = Table(box=None, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name == "class" else "right")
+    grid = table(*rows[0], right=tuple(name for name in rows[0] if name != "class"))
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    return [table]
+        grid.add_row(*(_cell(value) for value in row.values()))
+    return [grid]
 
 
 def _cell(value: Any) -> str:
@@ -191,101 +257,69 @@ def _cell(value: Any) -> str:
     return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def predict(
-    files: list[str],
-    model: str | None = None,
-    top: int = 5,
+def report(
+    runs: Annotated[list[str], Value("RUNS", "models")],
+    *,
+    out: File = Path("compare.png"),
     json: bool = False,
-    device: str | None = None,
 ) -> None:
-    """Name what is in pictures: the likeliest classes, with bars.
-
-    Args:
-        files: pictures, folders of pictures, or patterns such as "photos/*.jpg"
-        model: a run's folder, a saved model, or the name of one that comes with saccade;
-            the newest of runs/ if not given, or else linglo_nano, which knows cats and dogs
-        top: how many classes of each
-        json: print a JSON line a picture
-        device: cpu or cuda; the best there is if not given
-    """
-    from saccade.infer.predict import guesses
-
-    width, unread = 24, 0
-    for file, found in guesses(files, model or str(_newest_or_own()), top, device):
-        if isinstance(found, str):
-            unread += 1
-            said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
-            style = None if json else "yellow"
-            console.print(said, style=style, highlight=False, soft_wrap=True, markup=False)
-        elif json:
-            print(js.dumps({"file": file, "guesses": [g._asdict() for g in found]}))
-        else:
-            console.print(file, style="bold", highlight=False, markup=False, soft_wrap=True)
-            widest = max(len(g.label) for g in found)
-            for g in found:
-                bar = "█" * round(width * g.share)
-                console.print(
-                    f"  {escape(f'{g.label:{widest}}')}  {100 * g.share:5.1f}%  [cyan]{bar}[/]",
-                    highlight=False,
-                )
-    if unread:
-        raise SystemExit(1)
-
-
-def report(runs: list[str], out: Path = Path("compare.png"), json: bool = False) -> None:
     """Report a run anew (table, curves, confusion, page), or compare several.
 
+    Examples:
+        saccade report runs/quick
+        saccade report runs/quick "runs/scratch*" --out compare.png
+
     Args:
-        runs: folders of runs, or patterns such as "runs/quick*"
+        runs: folders of runs, or patterns in quotes
         out: where several runs are drawn side by side
         json: print JSON
     """
     from saccade.report import comparison
 
-    found, sentences = comparison.find_runs(runs)
-    one = len(found) == 1
-    plain, tables, more = _reported(found[0]) if one else _compared(found, out)
+    summaries, sentences = comparison.find_runs(runs)
+    one = len(summaries) == 1
+    plain, tables, more = _reported(summaries[0]) if one else _compared(summaries, out)
     if json:
-        print(js.dumps({**plain, "notes": [*sentences, *more]}, allow_nan=False))
+        show_json({**plain, "notes": [*sentences, *more]})
         return
-    for table in tables:
-        console.print(table)
+    for grid in tables:
+        show(grid)
     for sentence in [*sentences, *more]:
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+        say(sentence)
     for file in plain["files"]:
-        console.print(f"written: {file}", highlight=False, markup=False, soft_wrap=True)
+        say(f"written: {file}")
 
 
-def _reported(one: Summary) -> tuple[dict[str, Any], list[Table], list[str]]:
+def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
     """One run: for JSON, as a table, and in sentences."""
     from saccade.report import write as reports
+    from saccade.tasks.figures import formatted, label_of
 
     written = reports.write(one)
-    table = Table(box=None, pad_edge=False)
-    for head in ("epoch", *map(label_of, one.figures), "minutes"):
-        table.add_column(head, justify="right")
+    heads = ("epoch", *map(label_of, one.figures), "minutes")
+    grid = table(*heads, right=heads)
     for line in one.lines:
         figures = (formatted(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
         style = "bold" if line is one.best else None
-        table.add_row(str(line["epoch"]), *figures, f"{line['seconds'] / 60:.1f}", style=style)
-    return one.plain(written.files), [table], [*one.sentences(), *written.sentences]
+        grid.add_row(str(line["epoch"]), *figures, f"{line['seconds'] / 60:.1f}", style=style)
+    return one.plain(written.files), [grid], [*one.sentences(), *written.sentences]
 
 
-def _compared(found: list[Summary], out: Path) -> tuple[dict[str, Any], list[Table], list[str]]:
+def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any], list[str]]:
     """Several runs, in the same three ways."""
     from saccade.report import comparison, plots
     from saccade.report import write as reports
 
-    made, files, undrawn = comparison.groups(found), [], []
+    groups, files, undrawn = comparison.groups(summaries), [], []
     try:
-        out.write_bytes(plots.compare([group.curve() for group in made], made[0].figure))
+        out.write_bytes(plots.compare([group.curve() for group in groups], groups[0].figure))
         files.append(str(out))
     except ImportError:
         undrawn.append(reports.UNDRAWN)
     plain = {
-        "figure": made[0].figure, "groups": [group.plain() for group in made], "files": files,
+        "figure": groups[0].figure, "groups": [group.plain() for group in groups], "files": files,
     }  # fmt: skip
-    return plain, [comparison.table(made)], [*comparison.beneath(made), *undrawn]
+    return plain, [comparison.table(groups)], [*comparison.beneath(groups), *undrawn]
 
 
 # -- around a run ---------------------------------------------------------------------------
@@ -298,7 +332,7 @@ def _watch(log: bool):
     from saccade.report.tensorboard import Log
 
     others = [Log()] if log else []
-    return lambda: Several(Screen(console), *others)
+    return lambda: Several(Screen(console(stderr=True)), *others)
 
 
 def _free(recipe: str) -> Path:
@@ -314,38 +348,24 @@ def _free(recipe: str) -> Path:
     return taken if again and taken is not None else folder
 
 
-def newest(verb: str) -> Path:
+def newest(command: str) -> Path:
     """The run of runs/ that has learnt something last, of those that a command can use."""
     from saccade import tasks
     from saccade.engine.run import Run
 
-    found = sorted(Path("runs").glob("*/model.safetensors"), key=lambda p: -p.stat().st_mtime)
-    for path in found:
+    models = sorted(Path("runs").glob("*/model.safetensors"), key=lambda p: -p.stat().st_mtime)
+    for path in models:
         try:
-            if tasks.of(Run.open(path.parent).recipe).command == verb:
+            if tasks.of(Run.open(path.parent).recipe).command == command:
                 return path.parent
         except (ValueError, OSError):  # no run of ours
             continue
-    raise FileNotFoundError(f"{verb}: with which model? --model RUN, or train one first")
+    raise FileNotFoundError(f"{command}: with which model? --model RUN, or train one first")
 
 
 def _is_first() -> bool:
     """Whether this is the process that speaks, of a job of one or many."""
     return os.environ.get("RANK", "0") == "0"
-
-
-def _newest_or_own() -> Path | str:
-    """The newest classifier of runs/, or else one that comes with the package."""
-    try:
-        return newest("predict")
-    except FileNotFoundError:
-        return "linglo_nano"
-
-
-def _first(sentence: str) -> None:
-    """Said once, by the first process."""
-    if _is_first():
-        console.print(sentence, highlight=False, markup=False, soft_wrap=True)
 
 
 class _stoppable:  # noqa: N801  (reads as a with-statement)
@@ -360,25 +380,31 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
         from saccade.engine.train import Stopped
 
         if isinstance(error, Stopped | KeyboardInterrupt):
-            said = str(error) or "stopped at once"
+            why = str(error) or "stopped at once"
             begun = (self.folder / "recipe.json").is_file()
-            _first(f"{said}; go on with: saccade resume {self.folder}" if begun else said)
+            if _is_first():
+                note(f"{why}; go on with: saccade resume {self.folder}" if begun else why)
             raise SystemExit(130) from None
         return False
 
 
-def _done(folder: Path) -> None:
+def _done(folder: Path, json: bool = False) -> None:
+    """What came of a run, and what to do with it."""
     from saccade import tasks
     from saccade.engine.run import Run
     from saccade.report.summary import Summary
 
     run = Run.open(folder)
-    if not run.lines():
+    if not run.lines() or not _is_first():
         return
-    for sentence in Summary.of(run).sentences():
-        _first(sentence)
+    summary = Summary.of(run)
+    if json:
+        show_json(summary.plain([]))
+        return
+    for sentence in summary.sentences():
+        say(sentence)
     for drawing in sorted(folder.glob("*.png")):
         if drawing.name != "curves.png":
-            _first(f"look: {folder / 'report.html'}, {drawing}")
+            say(f"look: {folder / 'report.html'}, {drawing}")
     if command := tasks.of(run.recipe).command:
-        _first(f"next: saccade {command} PICTURE --model {folder}")
+        say(f"next: saccade {command} PICTURE --model {folder}")

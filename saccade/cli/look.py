@@ -1,93 +1,162 @@
-"""Commands that look: `saccade list`, `show`, `paper`, `view`, `tour`."""
+"""Commands that look at models and papers: `list`, `show`, `paper`, `tour`."""
 
 from pathlib import Path
-from typing import cast
+from typing import Annotated, Any, cast
 
-import torch
-from rich import box
-from rich.table import Table
-from rich.tree import Tree
-
-from saccade import weights
-from saccade.cli.console import console
-from saccade.models import detectors, zoo
-from saccade.models.backbone import Stage
-from saccade.models.zoo import Classifier
-from saccade.ops.where import backends
-from saccade.paper import count
+from saccade.cli.command import Side, Value
+from saccade.cli.console import note, say, show_json, table
+from saccade.cli.console import show as print_out
 
 
-def list_models(pattern: str = "*") -> None:
-    """List the models whose name matches, with their size and cost.
+def list_models(
+    pattern: Annotated[str, Value("PATTERN", "models")] = "*",
+    *,
+    all: bool = False,
+    json: bool = False,
+) -> None:
+    """List the models with their size and cost.
+
+    MACs are multiply-adds of one image of the given side; widths are the channels of the four
+    stages. Rows of the papers' tables (qna_table2_...) are left out unless you ask for them.
+
+    Examples:
+        saccade list
+        saccade list nano
+        saccade list "linglo_b?"
+        saccade list --all
 
     Args:
-        pattern: such as "linglo_b*"
+        pattern: a part of a name, or a pattern in quotes; all models if left out
+        all: also the rows of the papers' tables
+        json: print JSON
     """
-    names = zoo.names(pattern)
-    if not names:
-        raise ValueError(f"no model matches {pattern!r}; 'saccade list' shows all")
-    table = Table("model", box=None, pad_edge=False)
-    for column in ("params M", "MACs G", "image", "widths"):
-        table.add_column(column, justify="right")
+    from saccade.models.counts import counts, is_table_row, matching
+
+    every = counts()
+    matched = matching(pattern, [*every])
+    if not matched:
+        raise ValueError(f"no model matches {pattern!r}; 'saccade list --all' shows all")
+    short = [name for name in matched if not is_table_row(name)]
+    names = matched if all or not short else short
+    if json:
+        show_json([{"model": name, **every[name]._asdict()} for name in names])
+        return
+    rows = table("model", "params M", "MACs G", "image", "widths",
+                 right=("params M", "MACs G", "image", "widths"))  # fmt: skip
     for name in names:
-        model = _on_meta(name)
-        side = model.default_cfg["input_size"][1]
-        size, cost = count.params(model) / 1e6, count.macs(model, (side, side)) / 1e9
-        widths = " ".join(map(str, model.backbone.widths))
-        table.add_row(name, f"{size:.2f}", f"{cost:.2f}", str(side), widths)
-    console.print(table)
+        size, cost = every[name].params / 1e6, every[name].macs / 1e9
+        widths = " ".join(map(str, every[name].widths))
+        rows.add_row(name, f"{size:.2f}", f"{cost:.2f}", str(every[name].size), widths)
+    print_out(rows)
+    if len(names) < len(matched):
+        note(f"and {len(matched) - len(names)} rows of the papers' tables: saccade list --all")
 
 
-def show(name: str, size: int | None = None) -> None:
+def show(
+    name: Annotated[str, Value("MODEL", "models")],
+    *,
+    size: Side | None = None,
+    json: bool = False,
+) -> None:
     """Show one model: stages, widths, parameters, multiply-adds, receptive field.
 
+    Examples:
+        saccade show linglo_b0
+        saccade show qna_nano --size 96
+
     Args:
-        name: a model ('saccade list' shows all)
-        size: image side in pixels; the model's own if not given
+        name: a model; 'saccade list' shows all
+        size: image side; the model's own if left out
+        json: print JSON
     """
-    model = _on_meta(name)
+    import torch
+    from rich.text import Text
+    from rich.tree import Tree
+
+    from saccade import weights
+    from saccade.models import zoo
+    from saccade.models.backbone import Stage
+    from saccade.models.zoo import Classifier
+    from saccade.ops.where import backends
+    from saccade.paper import count
+
+    model = cast(Classifier, zoo.build(name, device="meta"))
     side = size or model.default_cfg["input_size"][1]
     model.backbone.door.check((1, 3, side, side))
     fields = count.receptive_fields(name, side)
     shapes = [m.shape for m in model.backbone(torch.empty(1, 3, side, side, device="meta"))]
-    tree = Tree(
-        f"[bold]{name}[/]  {count.params(model):,} parameters, "
-        f"{count.macs(model, (side, side)) / 1e9:.3f} GMACs at {side} x {side}"
-    )
-    stem = count.params(model.backbone.stem)
-    if stem:
-        tree.add(f"stem  {stem:,} parameters")
+    params, macs = count.params(model), count.macs(model, (side, side))
+    stages: list[dict[str, Any]] = []
     for i, (part, shape) in enumerate(zip(model.backbone.stages, shapes, strict=True)):
         stage = cast(Stage, part)
-        _, C, H, W = shape
-        branch = tree.add(
-            f"[bold]stage {i + 1}[/]  {C} x {H} x {W}, stride {model.backbone.strides[i]}, "
-            f"{count.params(stage):,} params, sees {_pixels(fields[i], side)}"
-        )
         way, *blocks = (_kind(part) for part in (stage.down, *stage.blocks))
-        branch.add(f"down: {way}")
-        for kind, times in _runs(blocks):
+        stages.append(
+            {"shape": [*shape[1:]], "stride": model.backbone.strides[i],
+             "params": count.params(stage), "sees": fields[i], "down": way,
+             "blocks": [[times, kind] for kind, times in _runs(blocks)]}
+        )  # fmt: skip
+    stem, head = count.params(model.backbone.stem), count.params(model.head)
+    fused = count.params(model.eval().fuse())
+    if json:
+        show_json(
+            {"model": name, "size": side, "params": params, "macs": macs, "deployed_params": fused,
+             "stem_params": stem, "stages": stages, "head_params": head,
+             "trained": weights.full(name)}
+        )  # fmt: skip
+        return
+    bold = "bold"
+    tree = Tree(
+        Text.assemble(
+            (name, bold), f"  {params:,} parameters, {macs / 1e9:.3f} GMACs at {side} x {side}"
+        )
+    )
+    if stem:
+        tree.add(f"stem  {stem:,} parameters")
+    for i, stage in enumerate(stages):
+        C, H, W = stage["shape"]
+        branch = tree.add(
+            Text.assemble(
+                (f"stage {i + 1}", bold),
+                f"  {C} x {H} x {W}, stride {stage['stride']}, {stage['params']:,} params, "
+                f"sees {_pixels(stage['sees'], side)}",
+            )
+        )
+        branch.add(f"down: {stage['down']}")
+        for times, kind in stage["blocks"]:
             branch.add(f"{times} x {kind}")
-    tree.add(f"head  {model.num_features} -> {model.num_classes}, {count.params(model.head):,}")
-    console.print(tree)
-    before = count.params(model)
-    after = count.params(model.eval().fuse())
-    if after != before:
-        console.print(f"fused for deployment: {after:,} parameters")
+    tree.add(f"head  {model.num_features} -> {model.num_classes}, {head:,}")
+    print_out(tree)
+    if fused != params:
+        say(f"fused for deployment: {fused:,} parameters")
     trained = weights.full(name)
     if trained is not None:
-        said = f"comes trained, as {trained}: {weights.FILES[trained].with_suffix('.md')}"
-        console.print(said, highlight=False, soft_wrap=True)
-    console.print(backends()[0], highlight=False, soft_wrap=True)
+        say(f"comes trained, as {trained}: {weights.FILES[trained].with_suffix('.md')}")
+    say(backends()[0])
 
 
-def paper(family: str, runs: Path = Path("runs")) -> None:
+def paper(
+    family: Annotated[str, Value("linglo|qna|sasa")],
+    *,
+    runs: Annotated[Path, Value("FOLDER", "files")] = Path("runs"),
+    json: bool = False,
+) -> None:
     """Print what a paper says beside what the code counts and what a run reached.
 
+    Examples:
+        saccade paper qna
+        saccade paper linglo --runs runs
+
     Args:
-        family: linglo, qna or sasa
+        family: the paper
         runs: where to look for finished runs by the paper's recipes
+        json: print JSON
     """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from saccade.models import detectors, zoo
+    from saccade.paper import count
     from saccade.paper.runs import finished, reached
 
     if family not in zoo.FAMILIES:
@@ -95,12 +164,13 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
         raise ValueError(f"no paper named {family!r}; there is {known}")
     if runs != Path("runs") and not runs.is_dir():
         raise FileNotFoundError(f"paper: no folder {str(runs)!r} to look for runs in")
-    table = Table(title=f"{family}: paper | code | run", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("model", overflow="fold", min_width=14)
-    table.add_column("what", overflow="fold", min_width=12)
+    grid = Table(title=f"{family}: paper | code | run", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("model", "what"):
+        grid.add_column(column, no_wrap=True)
     for column in ("paper", "code", "run"):
-        table.add_column(column, justify="right", no_wrap=True)
+        grid.add_column(column, justify="right", no_wrap=True)
     reasons: dict[str, int] = {}
+    lines: list[dict[str, Any]] = []
     done = finished(runs)
     variants = [name for name in zoo.names() if zoo.family_of(name) == family]
     rows = [
@@ -111,53 +181,64 @@ def paper(family: str, runs: Path = Path("runs")) -> None:
     for claim, name in sorted(rows, key=lambda row: (row[0].where, row[0].what)):
         whole = name in variants
         measured = (count.measure if whole else count.measure_detector)(name, claim)
-        code, run = "", ""
+        line: dict[str, Any] = {
+            "where": claim.where, "model": name, "what": claim.what, "paper": claim.said,
+            "code": measured, "differs": claim.differs or None, "run": None, "run_note": None,
+        }  # fmt: skip
+        code, run = Text(), Text()
         if measured is None:
-            found = reached(name, claim, done)
-            run = "not run"
-            if found is not None:
-                mark = reasons.setdefault(f"{found.mark}: {found.note}", len(reasons) + 1)
+            best = reached(name, claim, done)
+            run = Text("not run")
+            if best is not None:
+                line |= {"run": best.value, "run_note": f"{best.mark}: {best.note}"}
+                mark = reasons.setdefault(line["run_note"], len(reasons) + 1)
                 unit = "%" if claim.said.endswith("%") else ""
-                run = f"{found.value:.1f}{unit} {found.mark} \\[{mark}]"
-                if found.full:
-                    as_claimed = found.value >= (claim.number or 0) or claim.holds(found.value)
-                    run = f"[{'green' if as_claimed else 'yellow'}]{run}[/]"
+                as_claimed = best.value >= (claim.number or 0) or claim.holds(best.value)
+                style = ("green" if as_claimed else "yellow") if best.full else ""
+                run = Text(f"{best.value:.1f}{unit} {best.mark} [{mark}]", style)
         elif claim.differs:
             mark = reasons.setdefault(f"differs: {claim.differs}", len(reasons) + 1)
-            code = f"[yellow]{_exact(measured)} \\[{mark}][/]"
+            code = Text(f"{_exact(measured)} [{mark}]", "yellow")
         else:
-            code = f"[green]{_exact(measured)} =[/]"
+            code = Text(f"{_exact(measured)} =", "green")
         if claim.where != where:
             where = claim.where
-            table.add_section()
-            table.add_row(f"[bold]{where}[/]")
-        table.add_row(name, claim.what, claim.said, code, run)
-    console.print(table)
+            grid.add_section()
+            grid.add_row(Text(where, "bold"))
+        grid.add_row(name, claim.what, claim.said, code, run)
+        lines.append(line)
+    if json:
+        show_json(lines)
+        return
+    print_out(grid)
     for reason, mark in reasons.items():
-        console.print(f"[{mark}] {reason}", markup=False)
+        say(f"[{mark}] {reason}")
 
 
 def tour() -> None:
-    """Build LinGlo-b0, hold it to its paper, and look at a photograph: a first minute."""
-    import matplotlib.cbook
+    """Build LinGlo-b0, hold it to its paper, and look at a photograph: a first minute.
+
+    Examples:
+        saccade tour
+    """
+    try:
+        import matplotlib.cbook
+    except ImportError as error:
+        raise ImportError("tour: draws with matplotlib; pip install 'saccade[viz]'") from error
 
     from saccade.cli.see import view
 
     photo = Path(str(matplotlib.cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))
-    console.rule("LinGlo-b0")
+    say("LinGlo-b0", "bold")
     show("linglo_b0")
-    console.rule("the paper's claims")
+    say("\nthe paper's claims", "bold")
     paper("linglo")
-    console.rule("a photograph through it")
+    say("\na photograph through it", "bold")
     view(photo, out=Path("tour.png"))
-    console.print("next: saccade list | saccade show linglo_nano | saccade view YOUR.jpg")
+    say("next: saccade list | saccade show linglo_nano | saccade view YOUR.jpg")
 
 
 # -- words for what is shown ------------------------------------------------------------------
-
-
-def _on_meta(name: str) -> Classifier:
-    return cast(Classifier, zoo.build(name, device="meta"))
 
 
 def _exact(measured: object) -> str:
@@ -165,7 +246,7 @@ def _exact(measured: object) -> str:
     return f"{measured:,}" if isinstance(measured, int) else ""
 
 
-def _kind(module: torch.nn.Module) -> str:
+def _kind(module: Any) -> str:
     mix = getattr(module, "mix", None)
     own = type(module).__name__
     if own == "Sequential":

@@ -4,70 +4,77 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import torch
-from rich.progress import BarColumn, Progress
-
-from saccade.cli.console import console
-from saccade.ops.where import backends
+from saccade.cli.command import Count, File, Side, Value
+from saccade.cli.console import console, note, say, show, show_json
 
 
 def bench(
-    names: list[str],
-    size: int | None = None,
-    batch: int | None = None,
+    names: Annotated[list[str], Value("NAMES", "models")] = [],  # noqa: B006  (never changed)
+    *,
+    size: Side | None = None,
+    batch: Count | None = None,
     peers: bool = False,
-    at: str | None = None,
+    at: Annotated[str, Value("B,SIDE,C,HEADS")] | None = None,
     layer: bool = False,
     window: int | None = None,
     queries: int | None = None,
     stride: int | None = None,
-    border: str | None = None,
+    border: Literal["zero", "mask"] | None = None,
     train: bool = False,
     compiled: bool = False,
     threads: int = 1,
     dtype: Literal["float32", "bfloat16"] = "float32",
     device: Literal["cpu", "cuda"] = "cpu",
-    against: str | None = None,
+    against: Annotated[str, Value("NAME", "models")] | None = None,
     rounds: int = 10,
     seconds: float = 60.0,
-    json: Path | None = None,
-    plot: Path | None = None,
+    json: Annotated[str, Value("FILE", "files", bare="-")] | None = None,
+    plot: File | None = None,
     where: bool = False,
 ) -> None:
     """Measure an operator beside its peers, or models beside each other, in turns in one run.
 
-    `saccade bench sasa --at 4,56,64,8 --train`, `saccade bench qna convolved conv --layer`,
-    `saccade bench linglo_b0 resnet18`, `saccade bench qna_t --peers`. Ctrl-C shows what is known.
+    Ctrl-C shows what is known so far.
+
+    Examples:
+        saccade bench linglo_b0 resnet18
+        saccade bench qna_t --peers
+        saccade bench sasa --at 4,56,64,8 --train
+        saccade bench qna convolved conv --layer
+        saccade bench --where
 
     Args:
         names: models of saccade or timm; or sasa, qna or linglo, and which of its peers (or all)
-        size: image side for models, 224 if not given
-        batch: images at once for models, 1 if not given
+        size: image side for models, 224 if left out
+        batch: images at once for models, 1 if left out
         peers: add the models of timm that ours are compared with
-        at: batch,side,channels,heads for operators, 4,56,64,8 if not given; or 4,56x40,64,8
+        at: shape for operators, 4,56,64,8 if left out; the side may be 56x40
         layer: the operator's layer, with its projections
         window: window side of sasa and qna
         queries: learned queries of qna
         stride: of qna's windows
-        border: zero or mask, for sasa
+        border: what sasa sees beyond the image
         train: forward and backward instead of a forward pass
         compiled: through torch.compile
         threads: CPU threads
         dtype: of inputs and weights
         device: to run on
-        against: what ratios refer to, the first if not given
+        against: what ratios refer to, the first if left out
         rounds: turns at most
         seconds: no new round of turns after so long
-        json: append a JSON line per row, stamped with versions
+        json: print JSON lines instead of the table, or append them to a file
         plot: draw into this PNG
         where: say which backend computes window attention here and why, and nothing else
     """
+    import torch
+
     from saccade import bench as benches
+    from saccade.ops.where import backends
 
     if where:
-        console.print("\n".join(backends()), highlight=False, soft_wrap=True)
+        say("\n".join(backends()))
         return
     of_models = {"size": size, "batch": batch, "peers": peers or None}
     of_operators = {
@@ -76,35 +83,42 @@ def bench(
     }  # fmt: skip
     how = {"train": train, "dtype": getattr(torch, dtype), "device": device}
     least = {"threads": threads, "rounds": rounds, "size": size or 1, "batch": batch or 1}
-    _check_bench(names, least, device, json, plot)
+    file = None if json in (None, "-") else Path(json)
+    _check_bench(names, least, device, file, plot)
     torch.set_num_threads(threads)
     if names[0] in benches.operators.OPERATORS:
         word, *chosen = names
         _refuse(of_models, "models", f"the operator {word}")
         shape = benches.Shape.read(at or "4,56,64,8")
-        found = benches.operators.peers(word, chosen, shape, **how, **of_operators)
-        given = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
-        what = ", ".join([word, str(shape), *given]).replace("layer True", "layer")
+        compared = benches.operators.peers(word, chosen, shape, **how, **of_operators)
+        settings = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
+        what = ", ".join([word, str(shape), *settings]).replace("layer True", "layer")
     else:
         _refuse({"at": at, **of_operators}, "sasa, qna and linglo", "models")
         size, batch = size or 224, batch or 1
         names = benches.models.with_peers(names) if peers else names
-        found = benches.models.peers(names, size, batch, **how)
+        compared = benches.models.peers(names, size, batch, **how)
         what = f"{batch} x {size} x {size} pixels"
     kind = "forward and backward" if train else "forward"
     title = f"{what}: {kind}, {dtype}, {threads} thread(s)" + ", compiled" * compiled
     with _progress() as watch:
         run = benches.compare(
-            found, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
+            compared, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
             watch=watch, dtype=how["dtype"], device=device,
         )  # fmt: skip
-    console.print(f"[bold]{title}[/]", benches.table(run), sep="\n", highlight=False)
-    console.print(*benches.notes(run), sep="\n", highlight=False, soft_wrap=True)
-    if json is not None:
-        benches.append_json(run, json, what=title)
+    if json == "-":
+        for row in benches.lines(run, what=title):
+            show_json(row)
+    else:
+        say(title, "bold")
+        show(benches.table(run))
+    for sentence in benches.notes(run):
+        (note if json == "-" else say)(sentence)
+    if file is not None:
+        benches.append_json(run, file, what=title)
     if plot is not None and run.rows:
         benches.draw(run, plot, title)
-        console.print(f"drawn: {plot}")
+        note(f"drawn: {plot}")
 
 
 def _check_bench(
@@ -116,6 +130,8 @@ def _check_bench(
     for key, value in least.items():
         if value < 1:
             raise ValueError(f"bench: --{key} must be at least 1, got {value}")
+    import torch
+
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("bench: there is no CUDA device here; leave --device out")
     for path in (json, plot):
@@ -128,16 +144,19 @@ def _check_bench(
 @contextmanager
 def _progress() -> Generator[Callable[[str, float], None]]:
     """A bar that is redrawn between calls only: a thread of its own would be measured too."""
+    from rich.progress import BarColumn, Progress
+
+    err = console(stderr=True)
     bar = Progress(
-        BarColumn(), "{task.description}", console=console, transient=True, auto_refresh=False,
-        disable=not console.is_terminal,
+        BarColumn(), "{task.description}", console=err, transient=True, auto_refresh=False,
+        disable=not err.is_terminal,
     )  # fmt: skip
     with bar:
         task = bar.add_task("", total=1)
         yield lambda name, done: bar.update(task, description=name, completed=done, refresh=True)
 
 
-def _refuse(options: dict[str, Any], owner: str, asked: str) -> None:
+def _refuse(options: dict[str, Any], owner: str, subject: str) -> None:
     for key, value in options.items():
         if value is not None:
-            raise ValueError(f"bench: --{key} is for {owner}, got it with {asked}")
+            raise ValueError(f"bench: --{key} is for {owner}, got it with {subject}")

@@ -4,16 +4,10 @@ import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
-import torch
-
-from saccade import weights
-from saccade.cli.console import console
-from saccade.models import zoo
-from saccade.models.describe import timm_config
-from saccade.models.saved import located
+from saccade.cli.command import File, ModelName, Side, Value
+from saccade.cli.console import say
 
 DRAWN = 384  # pixels of the short side under the maps, where a model sees less
 ENDINGS = (".png", ".gif")
@@ -21,22 +15,28 @@ BRIGHTEST = 99.0  # percent; what is brighter than so many pixels is drawn alike
 
 
 def view(
-    image: Path,
-    model: str = "linglo_nano",
-    out: Path = Path("view.png"),
-    size: int | None = None,
-    at: str | None = None,
+    image: Annotated[Path, Value("PICTURE", "files")],
+    *,
+    model: ModelName = "linglo_nano",
+    out: File = Path("view.png"),
+    size: Side | None = None,
+    at: Annotated[str, Value("ROW,COLUMN")] | None = None,
     kernels: bool = False,
     evidence: bool = False,
 ) -> None:
     """Draw where each head of each stage looks, or where a decision comes from.
 
+    Examples:
+        saccade view cat.jpg
+        saccade view cat.jpg --model qna_nano --at 150,200
+        saccade view cat.jpg --model runs/quick --evidence --out why.png
+
     Args:
         image: a picture file
         model: a model's name, a run's folder, or a file that saccade saved
         out: the PNG to write; a GIF shows stage after stage
-        size: side at which the model sees the picture; as it was trained to if not given
-        at: for sasa and qna, the pixel of the picture that looks, as ROW,COLUMN
+        size: side at which the model sees the picture; as it was trained to if left out
+        at: for sasa and qna, the pixel of the picture that looks
         kernels: for qna, the weights of every window side by side, instead of their sum by pixel
         evidence: where a trained classifier's likeliest classes were seen, instead of attention
     """
@@ -49,32 +49,32 @@ def view(
     if size is not None and size < 32:
         raise ValueError(f"view: --size is 32 pixels or more, got {size}")
     pixel = None if at is None else _place(at)
-    shown = _shown(image, model, size)
+    sight = _sight(image, model, size)
     if evidence:
         if pixel is not None or kernels:
             raise ValueError("view: evidence is of the whole picture; leave --at and --kernels out")
-        _evidence(shown, out)
+        _evidence(sight, out)
     else:
-        family = views.attention_of(shown.net, shown.called)
+        family = views.attention_of(sight.net, sight.called)
         if kernels and family != "qna":
-            raise ValueError(f"view: kernels are drawn of qna, and {shown.called!r} is {family}")
+            raise ValueError(f"view: kernels are drawn of qna, and {sight.called!r} is {family}")
         if pixel is not None and (family == "linglo" or kernels):
             what = "kernels are of all pixels" if kernels else "saliency is of all pixels"
             raise ValueError(f"view: {what}; leave --at out")
-        _attention(shown, family, pixel, kernels, out)
-    console.print(f"drawn: {out}", highlight=False, soft_wrap=True)
+        _attention(sight, family, pixel, kernels, out)
+    say(f"drawn: {out}")
 
 
 @dataclass
-class Shown:
+class Sight:
     """A model and what it sees of a picture."""
 
     called: str
     net: Any
     trained: bool
-    photo: np.ndarray
+    photo: Any
     """Drawn under the maps: the part that the model sees, perhaps in finer grain."""
-    x: torch.Tensor
+    x: Any
     whole: tuple[int, int]
     """Height and width of the file's picture, upright."""
     seen: tuple[float, float, float, float]
@@ -91,22 +91,25 @@ class Shown:
             (pixel[0], top, height, self.x.shape[2], "rows"),
             (pixel[1], left, width, self.x.shape[3], "columns"),
         ):
-            found = math.floor((place + 0.5 - start) * side / length)
-            if not 0 <= found < side:
+            pixel_there = math.floor((place + 0.5 - start) * side / length)
+            if not 0 <= pixel_there < side:
                 raise ValueError(
                     f"view: the model sees {word} {math.ceil(start)} to "
                     f"{math.floor(start + length) - 1} of this picture, got --at {pixel}"
                 )
-            places.append(found)
+            places.append(pixel_there)
         return places[0], places[1]
 
 
-def _shown(image: Path, model: str, size: int | None) -> Shown:
+def _sight(image: Path, model: str, size: int | None) -> Sight:
     """As `predict` would show it, where the model is a classifier; the whole picture elsewhere."""
+    from saccade import weights
     from saccade.data import picture
     from saccade.data.augment import Trim
     from saccade.engine import session
-    from saccade.models.saved import load
+    from saccade.models import zoo
+    from saccade.models.describe import timm_config
+    from saccade.models.saved import load, located
 
     if not image.is_file():
         raise FileNotFoundError(f"no picture {str(image)!r}; check the path")
@@ -125,14 +128,14 @@ def _shown(image: Path, model: str, size: int | None) -> Shown:
             trimmed = Trim()(file).size
             side = test.crop * min(trimmed)
             seen = (file.height - side) / 2, (file.width - side) / 2, side, side
-            return Shown(called, net, True, photo, x, (file.height, file.width), seen)
+            return Sight(called, net, True, photo, x, (file.height, file.width), seen)
     side = size or timm_config(net)["input_size"][1]
     photo = picture.read(image, side)
     H, W = photo.shape[:2]
     x = picture.to_input(photo, timm_config(net))
-    found = picture.size(image)
-    w, h = found.upright if found else (W, H)
-    return Shown(called, net, trained, photo, x, (h, w), (0.0, 0.0, float(h), float(w)))
+    stored = picture.size(image)
+    w, h = stored.upright if stored else (W, H)
+    return Sight(called, net, trained, photo, x, (h, w), (0.0, 0.0, float(h), float(w)))
 
 
 def _place(at: str) -> tuple[int, int]:
@@ -144,13 +147,13 @@ def _place(at: str) -> tuple[int, int]:
 
 
 def _attention(
-    shown: Shown, family: str, pixel: tuple[int, int] | None, kernels: bool, out: Path
+    sight: Sight, family: str, pixel: tuple[int, int] | None, kernels: bool, out: Path
 ) -> None:
     from saccade import view as views
 
-    net, x, clip, ring = shown.net, shown.x, 100.0, None
+    net, x, clip, ring = sight.net, sight.x, 100.0, None
     if family == "sasa" or pixel is not None:
-        inner = shown.within(pixel) if pixel else (x.shape[2] // 2, x.shape[3] // 2)
+        inner = sight.within(pixel) if pixel else (x.shape[2] // 2, x.shape[3] // 2)
         ring = (inner[0] + 0.5) / x.shape[2], (inner[1] + 0.5) / x.shape[3]
         looks = views.sasa_attention if family == "sasa" else views.qna_attention
         maps, what = looks(net, x, inner), "where the ringed pixel looks"
@@ -168,21 +171,23 @@ def _attention(
     for stage, heads in views.last_of_each_stage(maps).items():
         by_query = {f"{stage}, query {q + 1}": part for q, part in enumerate(heads)}
         laid |= by_query if family == "qna" else {stage: heads}
-    note = "" if shown.trained else ", untrained"
-    title = f"{shown.called}{note}: {what}; the last such layer of each stage"
-    views.picture(shown.photo, laid, out, title, ring=ring, clip=clip)
+    note = "" if sight.trained else ", untrained"
+    title = f"{sight.called}{note}: {what}; the last such layer of each stage"
+    views.picture(sight.photo, laid, out, title, ring=ring, clip=clip)
 
 
-def _evidence(shown: Shown, out: Path) -> None:
+def _evidence(sight: Sight, out: Path) -> None:
     """The three likeliest classes, and which pixels spoke for and against each."""
+    import torch
+
     from saccade import view as views
 
-    classes = getattr(shown.net, "notes", {}).get("classes")
+    classes = getattr(sight.net, "notes", {}).get("classes")
     if not classes:
         raise ValueError("view: evidence is a trained model's; --model RUN, or train one first")
     with torch.no_grad():
-        shares, labels = shown.net(shown.x)[0].softmax(-1).topk(min(3, len(classes)))
-    maps = views.class_evidence(shown.net, shown.x, labels.tolist())
+        shares, labels = sight.net(sight.x)[0].softmax(-1).topk(min(3, len(classes)))
+    maps = views.class_evidence(sight.net, sight.x, labels.tolist())
     named = [f"{classes[i]} {100 * s:.1f}%" for i, s in zip(labels, shares, strict=True)]
-    title = f"{shown.called}: what speaks for (red) and against (blue) each class"
-    views.picture(shown.photo, {"seen": maps}, out, title, named, signed=True)
+    title = f"{sight.called}: what speaks for (red) and against (blue) each class"
+    views.picture(sight.photo, {"seen": maps}, out, title, named, signed=True)

@@ -1,51 +1,59 @@
 """Use what tells pixels apart: `segment`."""
 
-import json as js
 from pathlib import Path
+from typing import Annotated
 
-from saccade.cli.console import console
-from saccade.cli.learn import newest
+from saccade.cli.command import Count, Device, ModelName, Pictures, Side, Value
+from saccade.cli.console import note, say, show_json
 
 
 def segment(
-    files: list[str],
-    model: Path | None = None,
-    out: Path = Path("segmented"),
-    window: int | None = None,
-    short: int | None = None,
+    files: Pictures,
+    *,
+    model: ModelName | None = None,
+    out: Annotated[Path, Value("FOLDER", "files")] = Path("segmented"),
+    window: Side | None = None,
+    short: Side | None = None,
+    batch: Count = 4,
     json: bool = False,
-    device: str | None = None,
+    device: Device | None = None,
 ) -> None:
     """Tell what is where in pictures: an overlay with a legend and a mask of ids for each.
 
+    Examples:
+        saccade segment photos/ --model runs/segment
+        saccade segment large.jpg --short 1024 --window 512 --out masks
+
     Args:
-        files: pictures, folders of pictures, or patterns such as "photos/*.jpg"
-        model: a run's folder or a saved model; the newest of runs/ if not given
-        out: the folder for NAME_overlay.png and NAME_mask.png
+        files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
+        model: a run's folder or a saved model; the newest of runs/ if left out
+        out: where NAME_overlay.png and NAME_mask.png are written
         window: look through windows of this many pixels, not at the whole, as it is shown
-        short: short side at which pictures are shown to the model; as it was tested if not given
+        short: short side at which pictures are shown to the model; as it was tested if left out
+        batch: pictures that are looked at together, if they are of one size
         json: print a JSON line a picture
-        device: cpu or cuda; the best there is if not given
+        device: the best there is if left out
     """
+    from saccade.cli.learn import newest
+    from saccade.cli.predict import end
     from saccade.infer.segment import segmented
 
-    failed, largest, chosen = 0, 0, model or newest("segment")
-    for file, found in segmented(files, chosen, out, device, window, short):
-        largest = max(largest, 0 if isinstance(found, str) else max(found.size))
-        if isinstance(found, str):
-            failed += 1
-            said = js.dumps({"file": file, "error": found}) if json else f"{file}: {found}"
-            style = None if json else "yellow"
-            console.print(said, style=style, highlight=False, soft_wrap=True, markup=False)
+    count, unread, largest = 0, 0, 0
+    chosen = model or newest("segment")
+    for file, result in segmented(files, chosen, out, device, window, short, batch):
+        count += 1
+        largest = max(largest, 0 if isinstance(result, str) else max(result.size))
+        if isinstance(result, str):
+            unread += 1
+            note(result, "yellow")
+            if json:
+                show_json({"file": file, "error": result})
         elif json:
-            line = {"file": file, "overlay": str(found.overlay), "mask": str(found.mask)}
-            print(js.dumps({**line, "shares": found.shares}))
+            line = {"file": file, "overlay": str(result.overlay), "mask": str(result.mask)}
+            show_json({**line, "shares": result.shares})
         else:
-            most = ", ".join(f"{name} {100 * s:.0f}%" for name, s in [*found.shares.items()][:5])
-            said = f"{file} -> {found.overlay}: {most}"
-            console.print(said, highlight=False, soft_wrap=True, markup=False)
-    if window is not None and 0 < largest <= window and not json:
-        said = f"no window was needed: pictures are shown at {largest} pixels or less; see --short"
-        console.print(said, highlight=False, soft_wrap=True, markup=False)
-    if failed:
-        raise SystemExit(1)
+            most = ", ".join(f"{name} {100 * s:.0f}%" for name, s in [*result.shares.items()][:5])
+            say(f"{file} -> {result.overlay}: {most}")
+    if window is not None and 0 < largest <= window:
+        note(f"no window was needed: pictures are shown at {largest} pixels or less; see --short")
+    end(count, unread)

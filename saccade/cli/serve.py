@@ -5,22 +5,33 @@ import errno
 import ipaddress
 import os
 import socket
+from typing import Annotated
 
-from saccade.cli.console import console
+from saccade.cli.command import Count, Value
+from saccade.cli.console import note, say
+
+Models = Annotated[list[str], Value("MODELS", "models")]
 
 
 def serve(
-    model: list[str] = [],  # noqa: B006  (never changed)
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    upload: int = 10,
+    models: Models = [],  # noqa: B006  (never changed)
+    *,
+    model: Models = [],  # noqa: B006  (never changed)
+    host: Annotated[str, Value("ADDRESS")] = "127.0.0.1",
+    port: Count = 8000,
+    upload: Annotated[int, Value("MB")] = 10,
 ) -> None:
     """Open a page on this machine: drop a picture, see classes and attention.
 
+    Examples:
+        saccade serve
+        saccade serve runs/quick linglo_nano
+
     Args:
-        model: runs, saved models or names, to compare; the newest run if not given, or else the
+        models: runs, saved models or names, to compare; the newest run if left out, or else the
             small ones that come with saccade and know cats and dogs
-        host: the address it listens on; if not given, this machine alone can reach it
+        model: the same, as an option
+        host: where it listens; with the usual address, this machine alone can reach it
         port: where it listens; 0 takes any that is free
         upload: megabytes that a picture may have
     """
@@ -32,24 +43,24 @@ def serve(
         raise ValueError(f"serve: a picture may have 1 to 100 MB, got {upload}")
     if not 0 <= port <= 65535:
         raise ValueError(f"serve: ports are 0 to 65535, got {port}; try --port 8000")
-    names = list(dict.fromkeys(model))
+    names = list(dict.fromkeys([*models, *model]))
     if not names:
         try:
             names = [str(newest("predict"))]
         except FileNotFoundError:
             names = ["linglo_nano", "qna_nano", "sasa_nano"]
-            _say("no trained run in runs/: showing the models that come with saccade")
+            note("no trained run in runs/: showing the models that come with saccade")
     with _listener(host, port) as listener:
         address, port = listener.getsockname()[:2]
         titles = served.titles(names)
-        models = [served.loaded(name, title) for name, title in zip(names, titles, strict=True)]
+        loaded = [served.loaded(name, title) for name, title in zip(names, titles, strict=True)]
         others = [name for name in weights.NAMES if name not in titles]
-        application = served.app([*models, *others], upload * 1_000_000, address)
+        application = served.app([*loaded, *others], upload * 1_000_000, address)
         import uvicorn
 
-        _say(f"open http://{_spoken(address)}:{port} (Ctrl-C ends it)")
+        say(f"open http://{_spoken(address)}:{port} (Ctrl-C ends it)")
         if not served.alone(address):
-            _say("anybody who reaches this machine can use it; there is no password")
+            note("anybody who reaches this machine can use it; there is no password")
         config = uvicorn.Config(application, host=address, port=port, log_level="warning")
         with contextlib.suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
@@ -62,10 +73,10 @@ def _listener(host: str, port: int) -> socket.socket:
         f"try --host 127.0.0.1 (this machine alone) or --host 0.0.0.0 (all who reach it)"
     )
     try:
-        found = socket.getaddrinfo(host or "?", port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host or "?", port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise ValueError(wrong) from error
-    family, kind, protocol, _, address = min(found, key=lambda each: each[0] != socket.AF_INET)
+    family, kind, protocol, _, address = min(addresses, key=lambda each: each[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     if os.name == "posix":
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -89,7 +100,3 @@ def _spoken(address: str) -> str:
     if ip.is_unspecified or address == "127.0.0.1":
         return "localhost"
     return f"[{address}]" if ip.version == 6 else address
-
-
-def _say(sentence: str) -> None:
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial as bind
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
-from rich.table import Table
-
-from saccade.cli.console import console
+from saccade.cli.command import File, Folder, ModelName, Side
+from saccade.cli.console import note, say, show, show_json, table
 from saccade.spelling import nearest
 
 CALIBRATION = 128  # images that 8-bit ranges are measured on
@@ -18,36 +17,42 @@ ROUNDS = 100  # of timing, at most
 
 
 def export(
-    model: str,
-    to: str = "onnx",
-    out: Path | None = None,
+    model: ModelName,
+    *,
+    to: Literal["onnx", "torch", "aot", "hub"] = "onnx",
+    out: File | None = None,
     int8: bool = False,
-    data: str | None = None,
+    data: Folder | None = None,
     untrained: bool = False,
     latency: bool = False,
-    size: int = 224,
+    size: Side = 224,
+    json: bool = False,
 ) -> None:
     """Write a trained model as ONNX or a torch program, checked against the original.
+
+    Examples:
+        saccade export runs/quick
+        saccade export runs/quick --to torch --latency
+        saccade export runs/quick --int8
+        saccade export linglo_b0 --untrained
 
     Args:
         model: a run's folder, a saved model, the name of one that comes with saccade, or any
             model's name with --untrained
-        to: onnx, torch (torch.export), aot (compiled ahead of time for this machine), or hub
-        out: the file, or the hub's folder; beside the model if not given
+        to: the format: ONNX, torch.export, compiled ahead of time for this machine, or a folder
+            for the Hugging Face hub
+        out: the file, or the hub's folder; beside the model if left out
         int8: also write an 8-bit ONNX file, and count both over the data
-        data: images that 8-bit ranges and figures are measured on; the run's own if not given
+        data: images that 8-bit ranges and figures are measured on; the run's own if left out
         untrained: take a model by name, with fresh weights
         latency: time eager, compiled and exported side by side
         size: side of the images for latency
+        json: print JSON
     """
     from saccade import export as ship
     from saccade.models.saved import located
 
-    known = [*ship.ENDINGS, "hub"]
-    if to not in known:
-        raise ValueError(
-            f"export: no format {to!r}; did you mean {nearest(to, known)!r} ({', '.join(known)})?"
-        )
+    tell = note if json else say
     if int8 and to != "onnx":
         raise ValueError("export: int8 is for ONNX; leave --to at onnx")
     if untrained and (int8 or to == "hub"):
@@ -56,7 +61,11 @@ def export(
     if to == "hub":
         if latency:
             raise ValueError("export: latency is of a file that runs; leave --to at onnx")
-        _shared(model, _opened(model), out)
+        folder, sentences = _shared(model, _opened(model), out)
+        for sentence in sentences:
+            tell(sentence)
+        if json:
+            show_json({"to": to, "files": {"hub": str(folder)}})
         return
     if int8 and data is None and not (Path(model) / "recipe.json").is_file():
         raise ValueError("export: int8 measures ranges on images; which? --data FOLDER")
@@ -80,14 +89,20 @@ def export(
                 f"away; try --to {other}"
             )
     megabytes = os.path.getsize(out) / 1e6
-    _say(f"{out}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
-    files = {to: out}
+    tell(f"{out}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
+    files: dict[str, Path] = {to: out}
+    facts: dict[str, Any] = {"to": to, "gap": gap}
     if int8:
-        files["int8"] = _quantised(ship, ready, out, small, model, data)
+        files["int8"], facts["figures"], sentence = _quantised(ship, ready, out, small, model, data)
+        tell(sentence)
     if latency:
-        _timed(ship, raw, files, size)
+        facts["latency"], grid = _timed(ship, raw, files, size)
+        if not json:
+            show(grid)
+    if json:
+        show_json({**facts, "files": {name: str(path) for name, path in files.items()}})
     if to == "onnx" and not untrained and ready.definition.command:
-        _say(f"next: {_next(ready.definition.command, out)}")
+        note(f"next: {_next(ready.definition.command, out)}")
 
 
 def _beside(model: str, source: Path | None, ending: str) -> Path:
@@ -194,8 +209,8 @@ def _fresh(name: str) -> Any:
     return ready
 
 
-def _shared(model: str, ready: Any, out: Path | None) -> None:
-    """A folder for the hub, tried by pulling it back."""
+def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
+    """A folder for the hub, tried by pulling it back, and what to say about it."""
     import timm
     import torch
 
@@ -212,18 +227,23 @@ def _shared(model: str, ready: Any, out: Path | None) -> None:
     out = out or (place if place.is_dir() else place.parent) / "hub"
     if out.resolve() == place.resolve():
         raise ValueError("export: the hub's folder is one of its own; name another with --out")
-    shown = {}
+    input_config = {}
     if hub.of_timm(net):
         side = ready.test.size
-        shown = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
+        input_config = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
                  "interpolation": ready.test.interpolation}  # fmt: skip
-    hub.write(net, out, model_card.written(net, notes, ready.definition, run), shown, **notes)
-    again = timm.create_model(f"local-dir:{out}", pretrained=True) if shown else load(out)
+    hub.write(
+        net, out, model_card.written(net, notes, ready.definition, run), input_config, **notes
+    )
+    again = timm.create_model(f"local-dir:{out}", pretrained=True) if input_config else load(out)
     wanted, got = net.state_dict(), again.state_dict()
     if wanted.keys() != got.keys() or not all(torch.equal(got[k], v) for k, v in wanted.items()):
         raise RuntimeError(f"export: what comes back from {str(out)!r} is not the model")
-    _say(f"{out}: {', '.join(sorted(file.name for file in out.iterdir()))}; read back bit for bit")
-    _say(f"next: name a licence in {out / 'README.md'}, then hf upload SOMEONE/NAME {out}")
+    names = ", ".join(sorted(file.name for file in out.iterdir()))
+    return out, [
+        f"{out}: {names}; read back bit for bit",
+        f"next: name a licence in {out / 'README.md'}, then hf upload SOMEONE/NAME {out}",
+    ]
 
 
 def _public(words: dict[str, Any]) -> dict[str, Any]:
@@ -258,7 +278,7 @@ def _about(ready: Any) -> dict[str, Any]:
 
 def _quantised(
     ship: Any, ready: Any, path: Path, small: Path, model: str, data: str | None
-) -> Path:
+) -> tuple[Path, dict[str, Any], str]:
     """The 8-bit file beside the other, and what it costs in the task's own figure."""
     from saccade.engine import make, session
     from saccade.engine.distributed import Group
@@ -289,28 +309,28 @@ def _quantised(
     for name, file in (("fp32", path), ("int8", small)):
         run = _noted(ship.runner(file), answers.setdefault(name, []))
         scores[name] = ship.figures(ready.task, run, batches("val", 32))
-    told = ", ".join(f"{name} {figures[best]:.2f}" for name, figures in scores.items())
-    told += f" ({scores['int8'][best] - scores['fp32'][best]:+.2f})"
+    summary = ", ".join(f"{name} {figures[best]:.2f}" for name, figures in scores.items())
+    summary += f" ({scores['int8'][best] - scores['fp32'][best]:+.2f})"
     if answers["fp32"]:
         same = [a == b for a, b in zip(answers["fp32"], answers["int8"], strict=True)]
-        told += f"; same answer on {100 * sum(same) / len(same):.1f}% of images"
-    _say(f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {told}")
-    return small
+        summary += f"; same answer on {100 * sum(same) / len(same):.1f}% of images"
+    sentence = f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {summary}"
+    return small, {name: figures[best] for name, figures in scores.items()}, sentence
 
 
 def _noted(run: Any, answers: list[int]) -> Any:
     """The run; where each image has one class, the answers are kept."""
 
     def call(image: Any) -> Any:
-        made = run(image)
-        if "logits" in made and made["logits"].ndim == 2:
-            answers.extend(made["logits"].argmax(1).tolist())
-        return made
+        outputs = run(image)
+        if "logits" in outputs and outputs["logits"].ndim == 2:
+            answers.extend(outputs["logits"].argmax(1).tolist())
+        return outputs
 
     return call
 
 
-def _timed(ship: Any, raw: Any, files: dict[str, Path], size: int) -> None:
+def _timed(ship: Any, raw: Any, files: dict[str, Path], size: int) -> tuple[dict[str, float], Any]:
     """Side by side, interleaved, as ratios to eager.
 
     By the CPU time of one thread: what other programs take meanwhile is left out.
@@ -328,19 +348,15 @@ def _timed(ship: Any, raw: Any, files: dict[str, Path], size: int) -> None:
             runs["compiled"] = ship.compiled(raw, pixels)
         except Exception as error:  # no C++ compiler, and whatever else it stumbles over
             why = f"{type(error).__name__}: {error}".partition("\n")[0]
-            _say(f"compiled is left out, for torch.compile does not work here ({why})")
+            note(f"compiled is left out, for torch.compile does not work here ({why})")
         for name, path in files.items():
             runs[name] = ship.runner(path, threads=1)
-        found = interleave({name: bind(run, pixels) for name, run in runs.items()}, ROUNDS)
+        timings = interleave({name: bind(run, pixels) for name, run in runs.items()}, ROUNDS)
     finally:
         torch.set_num_threads(threads)
-    head = f"one {size} x {size} image, one thread, best of {found['eager'].times}"
-    table = Table(head, "CPU ms", "times eager", box=None, pad_edge=False)
-    for name, timing in found.items():
-        ratio = found["eager"].cpu / timing.cpu
-        table.add_row(name, f"{1e3 * timing.cpu:.1f}", f"{ratio:.2f}x")
-    console.print(table)
-
-
-def _say(sentence: str) -> None:
-    console.print(sentence, highlight=False, markup=False, soft_wrap=True)
+    head = f"one {size} x {size} image, one thread, best of {timings['eager'].times}"
+    grid = table(head, "CPU ms", "times eager", right=("CPU ms", "times eager"))
+    for name, timing in timings.items():
+        ratio = timings["eager"].cpu / timing.cpu
+        grid.add_row(name, f"{1e3 * timing.cpu:.1f}", f"{ratio:.2f}x")
+    return {name: timing.cpu for name, timing in timings.items()}, grid

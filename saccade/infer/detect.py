@@ -1,24 +1,26 @@
 """Where things are in these pictures: files, folders and patterns through a trained detector."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
+from torch import Tensor
 
 from saccade.data.boxes.coco import listed
-from saccade.data.picture import rgb
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
+from saccade.infer.batches import predictions
 from saccade.tasks.detect.task import Detections
+
+BATCH = 4
 
 
 class Searched(NamedTuple):
     """A picture and the boxes in it, or why it could not be read."""
 
     path: Path
-    photo: Image.Image | None
     boxes: Detections | None
     error: str = ""
 
@@ -33,11 +35,11 @@ class Detector:
             device: cpu or cuda; the best there is if None
         """
         self.device = torch.device(choose_device(device))
-        one = session.opened(model, self.device, "detect")
-        self.task: Any = one.task
-        self.classes = one.classes
-        self.ids: list[int] = one.notes.get("ids") or list(range(1, len(self.classes) + 1))
-        self.transform = one.transform()
+        loaded = session.opened(model, self.device, "detect")
+        self.task: Any = loaded.task
+        self.classes = loaded.classes
+        self.ids: list[int] = loaded.notes.get("ids") or list(range(1, len(self.classes) + 1))
+        self.transform = loaded.transform()
 
     @torch.no_grad()
     def __call__(self, photo: Image.Image, score: float | None = None) -> Detections:
@@ -46,19 +48,30 @@ class Detector:
         Without a score, with at least that of its recipe (`task.score`).
         """
         image = self.transform(photo)[None].to(self.device)
-        (boxes,) = self.task.predict(self.task(image), [(photo.height, photo.width)], score)
-        order = boxes.scores.argsort(descending=True, stable=True)
-        return Detections(*(part[order].cpu() for part in boxes))
+        (boxes,) = self.predict(self.task(image), [(photo.height, photo.width)], score)
+        return boxes
 
-    def over(self, paths: Iterable[Path], score: float | None = None) -> Iterator[Searched]:
+    def over(
+        self, paths: Sequence[Path], score: float | None = None, batch: int = BATCH
+    ) -> Iterator[Searched]:
         """The boxes of every picture; of one that cannot be read, the reason."""
-        for path in paths:
-            try:
-                photo = rgb(path, str(path))
-            except (ValueError, FileNotFoundError) as error:
-                yield Searched(path, None, None, str(error))
-                continue
-            yield Searched(path, photo, self(photo, score))
+
+        def predict(output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Detections]:
+            return self.predict(output, sizes, score)
+
+        for answer in predictions(paths, self.task, self.transform, predict, self.device, batch):
+            yield Searched(answer.path, answer.prediction, answer.error)
+
+    def predict(
+        self, output: dict[str, Tensor], sizes: list[tuple[int, int]], score: float | None
+    ) -> list[Detections]:
+        """The task's boxes of each picture in a batch, the highest score first."""
+        batch = self.task.predict(output, sizes, score)
+        orders = [boxes.scores.argsort(descending=True, stable=True) for boxes in batch]
+        return [
+            Detections(*(part[order].cpu() for part in boxes))
+            for boxes, order in zip(batch, orders, strict=True)
+        ]
 
     def coco(self, image: int, boxes: Detections) -> list[dict[str, Any]]:
         """In COCO's format of results: x, y, width, height, and the data's own category ids."""

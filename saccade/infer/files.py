@@ -2,9 +2,31 @@
 
 import glob
 import re
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from saccade.data.picture import is_one
+
+STDIN = "-"  # the word for a list of files on stdin
+
+
+def paths_of(words: Iterable[str], command: str, out: Path | None = None) -> list[Path]:
+    """The picture files that all words on the command line mean; `-` is a list on stdin."""
+    paths: list[Path] = []
+    for word in words:
+        paths += listed_on_stdin(command) if word == STDIN else pictures(word, command, out)
+    return paths
+
+
+def listed_on_stdin(command: str) -> list[Path]:
+    """The files named on stdin, a line each or separated by null bytes."""
+    text = sys.stdin.read()
+    names = text.split("\0") if "\0" in text else text.splitlines()
+    paths = [Path(name) for name in names if name.strip()]
+    if not paths:
+        raise FileNotFoundError(f"{command}: stdin names no picture; try 'find . | saccade ... -'")
+    return paths
 
 
 def free(stem: str, taken: set[str]) -> str:
@@ -46,5 +68,5 @@ def pictures(word: str, command: str, out: Path | None = None) -> list[Path]:
 
 
 def _in_order(path: Path) -> list[tuple[str, int]]:
-    """A key that sorts numbers inside a path by their value."""
+    """Numbers by their value: words and numbers of the path, in turn."""
     return [(word, int(number or 0)) for word, number in re.findall(r"(\D*)(\d*)", str(path))]

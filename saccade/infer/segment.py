@@ -17,16 +17,18 @@ from PIL import Image, ImageDraw, ImageFont
 from saccade.data.picture import rgb
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
-from saccade.infer.files import free, pictures
+from saccade.infer.batches import Answer, in_background, predictions
+from saccade.infer.files import free, paths_of
 from saccade.infer.palette import palette
 
+BATCH = 4
 BLEND = 0.6  # of a region's colour over the picture
 INK, PAPER = (30, 30, 30), (255, 255, 255)
 
 
 @dataclass(frozen=True)
 class Segmented:
-    """The files that were written for one picture, and what is on it."""
+    """One picture, done."""
 
     overlay: Path
     mask: Path
@@ -43,49 +45,57 @@ def segmented(
     device: str | None = None,
     window: int | None = None,
     short: int | None = None,
+    batch: int = BATCH,
 ) -> Iterator[tuple[str, Segmented | str]]:
-    """Write an overlay and a mask for each picture.
+    """Draw what is where in pictures.
 
     Args:
-        files: pictures, folders of pictures, or patterns
+        files: pictures, folders of pictures, patterns, or - for a list on stdin
         model: a run's folder or a saved model
-        out: the folder to write into
+        out: the folder for NAME_overlay.png and NAME_mask.png
         device: cpu or cuda; the best there is if None
-        window: look at pictures through windows of this side; as in training if None
-        short: the short side at which the model sees a picture; as in training if None
+        window: look through windows of this side, not at the whole picture
+        short: short side at which pictures are shown; as the model was tested if None
+        batch: pictures that are read together
 
     Yields:
-        of each picture its path and the files written, or why it could not be read
+        of each picture its path and what was written of it, or why it could not be read
     """
-    paths = [path for word in files for path in pictures(word, "segment", out)]
+    paths = paths_of(files, "segment", out)
     where = torch.device(choose_device(device))
-    one = session.opened(model, where, "segment")
-    task: Any = one.task
+    loaded = session.opened(model, where, "segment")
+    task: Any = loaded.task
     if window is not None:
         if window < 64:
             raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
         task.window = window
-    test = one.test
+    test = loaded.test
     if short is not None:
         if short < 32:
             raise ValueError(f"segment: a picture is shown at 32 pixels or more, got {short=}")
         test = replace(test, short=short, long=round(short * test.long / test.short))
-    transform = one.transform(test)
+    transform = loaded.transform(test)
     out.mkdir(parents=True, exist_ok=True)
     here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
     taken = {stem.rpartition("_")[0] for stem in here}  # so that no NAME_mask.png of theirs is lost
-    for path in paths:
-        try:
-            photo = rgb(path, str(path))
-        except (ValueError, FileNotFoundError) as error:
-            yield str(path), str(error)
-            continue
-        image = transform(photo)[None]
-        with torch.no_grad():
-            output = task(image.to(where))
-            (labels,) = task.predict(output, [(photo.height, photo.width)])
-        target = out / free(path.stem, taken)
-        yield str(path), _written(photo, labels.cpu().numpy(), task, target, image.shape[2:])
+
+    def write(answer: Answer) -> tuple[str, Segmented | str]:
+        if answer.error:
+            return str(answer.path), answer.error
+        labels, target = answer.prediction
+        photo = rgb(answer.path, str(answer.path))
+        return str(answer.path), _written(photo, labels, task, target, answer.size)
+
+    def placed() -> Iterator[Answer]:
+        """With names in the order of the pictures, whichever is written first."""
+        for answer in predictions(paths, task, transform, task.predict, where, batch):
+            if answer.error:
+                yield answer
+            else:
+                target = out / free(answer.path.stem, taken)
+                yield answer._replace(prediction=(answer.prediction.cpu().numpy(), target))
+
+    yield from in_background(write, placed())
 
 
 def _written(

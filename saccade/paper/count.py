@@ -5,9 +5,10 @@ products and attention, as papers do; norms, activations and softmax are not. A 
 several forms of itself is counted in the one its paper prints, whatever it would run.
 """
 
+import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -15,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.models.detectors import DETECTORS
 from saccade.models.sasa_retinanet import SIDE
-from saccade.models.zoo import Classifier, build
+from saccade.models.zoo import VARIANTS, Classifier, build, family_of
 from saccade.paper import Claim
 
 
@@ -52,6 +53,16 @@ def _as_printed(model: nn.Module) -> Generator[None]:
 
 def macs(model: nn.Module, size: tuple[int, int] = (224, 224), in_chans: int = 3) -> int:
     return flops(model, size, in_chans) // 2
+
+
+def counted(name: str, macs: bool = True) -> dict[str, Any]:
+    """A variant's row of `saccade list`, as models/counts.json keeps it; `macs` take longest."""
+    model = cast(Classifier, build(name, device="meta"))
+    side = model.default_cfg["input_size"][1]
+    row = {"family": family_of(name), "params": params(model)}
+    if macs:
+        row["macs"] = flops(model, (side, side)) // 2
+    return {**row, "size": side, "widths": list(model.backbone.widths)}
 
 
 def receptive_fields(name: str, side: int) -> list[int]:
@@ -117,3 +128,10 @@ def measure_detector(name: str, claim: Claim) -> int | None:
     with torch.device("meta"):
         net = DETECTORS[name]()
     return params(net) if claim.what == "params" else flops(net, (SIDE, SIDE))
+
+
+if __name__ == "__main__":
+    from saccade.models.counts import FILE
+
+    rows = (f"{json.dumps(name)}: {json.dumps(counted(name))}" for name in VARIANTS)
+    FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")

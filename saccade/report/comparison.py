@@ -194,23 +194,25 @@ def _label(members: list[Summary], differs: dict[str, Any]) -> str:
 def table(groups: Sequence[RunGroup]) -> Table:
     """A row a group; settings that differ have columns if they are few.
 
-    The last figure has a column if it is not the best; the names of the runs stand below.
+    The last figure has a column if it is not the best.
     """
     keys = list(groups[0].differs)
     columns = keys if len(keys) <= WIDE else []
     name = label_of(groups[0].figure)
     shape = Table(box=None, pad_edge=False)
-    shape.add_column("model", overflow="fold", min_width=min(max(len(g.model) for g in groups), 20))
+    for head in ("run", "model"):
+        shape.add_column(head, no_wrap=True)
     for key in columns:
         shape.add_column(key)
     sank = any(group.last != group.best for group in groups)
     last = [f"last {name}"] if sank else []
     for head in ("params M", f"best {name}", *last, "epochs", "minutes", "seeds"):
         shape.add_column(head, justify="right", no_wrap=head != "seeds")
-    for group in groups:
+    for group, run in zip(groups, names(groups), strict=True):
         count = group.runs[0].parameters()
         done, planned = group.runs[0].last["epoch"], group.runs[0].run.recipe.schedule.epochs
         cells = [
+            run,
             group.model,
             *(setting(group.differs[key]) for key in columns),
             f"{count / 1e6:.2f}" if count is not None else "",
@@ -224,6 +226,16 @@ def table(groups: Sequence[RunGroup]) -> Table:
     return shape
 
 
+def names(groups: Sequence[RunGroup]) -> list[str]:
+    """What the runs of each group are called: by their folders, in full where two are alike."""
+    folders = [one.run.folder for group in groups for one in group.runs]
+    alike = len({folder.name for folder in folders}) < len(folders)
+    return [
+        _folded([str(one.run.folder) if alike else one.run.folder.name for one in group.runs])
+        for group in groups
+    ]
+
+
 def _folded(names: Sequence[str]) -> str:
     """`nano-{0,1,2}` for nano-0, nano-1 and nano-2."""
     few, many = min(names), max(names)  # what these begin with alike, all do
@@ -234,17 +246,12 @@ def _folded(names: Sequence[str]) -> str:
 
 
 def beneath(groups: Sequence[RunGroup]) -> list[str]:
-    """Sentences below the table: names of the runs, and reasons to compare with care."""
-    sentences, named = (
-        [],
-        [_folded([one.run.folder.name for one in group.runs]) for group in groups],
-    )
-    if len(groups[0].differs) <= WIDE:
-        sentences.append(f"runs: {'; '.join(named)}")
-    else:
-        for group, names in zip(groups, named, strict=True):
+    """Sentences below the table: settings that have no column, and reasons to compare with care."""
+    sentences = []
+    if len(groups[0].differs) > WIDE:
+        for group, run in zip(groups, names(groups), strict=True):
             differs = ", ".join(f"{k}={setting(v)}" for k, v in group.differs.items())
-            sentences.append(f"{names}: {differs}")
+            sentences.append(f"{run}: {differs}")
     if len({group.runs[0].run.classes for group in groups}) > 1 or "data" in groups[0].differs:
         sentences.append("these runs saw different data: their figures do not compare")
     if any(len(set(group.seeds)) < len(group.seeds) for group in groups):

@@ -1,21 +1,31 @@
 import pytest
 
 from saccade import cli
-from saccade.cli.console import console
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
-    """A command, as typed: its exit code and all that it prints."""
+def typed(capsys):
+    """A command, as typed: its exit code, its stdout and its stderr."""
 
-    def call(*arguments):
-        monkeypatch.setattr(console, "width", 120)
+    def call(*words):
+        capsys.readouterr()
         try:
-            cli.main(list(arguments))
+            cli.main(list(words))
             code = 0
         except SystemExit as stop:
             code = stop.code
         captured = capsys.readouterr()
-        return code, captured.out + captured.err
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def run(typed):
+    """A command, as typed: its exit code and all that it prints."""
+
+    def call(*words):
+        code, out, err = typed(*words)
+        return code, out + err
 
     return call

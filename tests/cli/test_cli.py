@@ -1,4 +1,5 @@
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -7,6 +8,58 @@ from PIL import Image
 from saccade import view as views
 from saccade import weights
 from saccade.cli import see
+from tests.cli.program import called, environment, installed
+
+# -- how soon it answers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "limit", "code"),
+    [
+        ([], 0.3, 0),
+        (["--help"], 0.3, 0),
+        (["--version"], 0.3, 0),
+        (["help", "train"], 0.3, 0),
+        (["trian"], 0.3, 2),
+        (["train", "quik"], 1.5, 1),
+        (["list"], 1.5, 0),
+        (["recipes"], 1.5, 0),
+    ],
+)
+@pytest.mark.parametrize("program", ["script", "module"])
+def test_it_answers_at_once(program, words, limit, code, tmp_path):
+    """In CPU seconds, without torch, as the program and as `python -m saccade`."""
+    start = [installed(tmp_path)] if program == "script" else [sys.executable, "-m", "saccade"]
+    times = []
+    for _ in range(3):
+        done, seconds = called(*start, *words, env=environment(SHOW_TORCH="1"))
+        assert done.returncode == code, done.stderr
+        times.append(seconds)
+        if seconds < limit:
+            break
+    assert min(times) < limit
+    if program == "script":
+        assert done.stderr.splitlines()[-1] == "False", "torch is not imported"
+
+
+def test_importing_registers_every_model_with_timm():
+    program = (
+        "import timm, saccade; print(timm.create_model('linglo_nano', num_classes=3).num_classes)\n"
+        "print(all(map(timm.is_model, saccade.names())))"
+    )
+    done, _ = called(sys.executable, "-c", program)
+    assert done.stdout.split() == ["3", "True"], done.stderr
+
+
+def test_a_command_finds_models_by_itself(tmp_path):
+    """The program imports no model before it is asked for one."""
+    words = ["show", "qna_nano", "--size", "32", "--json"]
+    done, _ = called(installed(tmp_path), *words, env=environment(SHOW_TORCH="1"))
+    assert json.loads(done.stdout)["params"] == 667_782
+    assert done.stderr.splitlines()[-1] == "True"
+
+
+# -- looking --------------------------------------------------------------------------------
 
 
 def test_list(run):
@@ -19,6 +72,22 @@ def test_list(run):
         "linglo_b2",
     ]
     assert "3.77" in out
+
+
+def test_list_takes_a_part_of_a_name(typed):
+    code, out, err = typed("list", "nano")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [
+        "linglo_nano", "qna_nano", "sasa_nano", "sasa_nano_conv",
+    ]  # fmt: skip
+
+
+def test_table_rows_are_listed_with_all(typed):
+    _, out, err = typed("list", "qna")
+    assert "_table" not in out
+    assert "26 rows of the papers' tables: saccade list --all" in err
+    assert typed("list", "qna", "--all")[1].count("_table") == 26
+    assert typed("list", "qna_table4_11*")[1].count("_table") == 2, "they were asked for by name"
 
 
 def test_show(run):
@@ -63,7 +132,7 @@ def test_paper(run):
 )
 def test_what_goes_wrong_is_one_sentence(run, arguments, says):
     code, out = run(*arguments)
-    assert code == 2
+    assert code == 1
     assert says in out
     assert "Traceback" not in out
 
@@ -104,7 +173,7 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
 
 
 def test_the_pixel_is_the_files_own(photo):
-    shown = see._shown(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
+    shown = see._sight(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
     side = shown.x.shape[2]
     assert shown.x.shape[3] == side
     assert shown.within((0, 10)) == (0, 0)
@@ -115,7 +184,7 @@ def test_the_pixel_is_the_files_own(photo):
         shown.within((0, 9))
     with pytest.raises(ValueError, match="50 rows and 70 columns"):
         shown.within((50, 20))
-    whole = see._shown(photo, "sasa_nano_conv", 64)  # untrained: all of it
+    whole = see._sight(photo, "sasa_nano_conv", 64)  # untrained: all of it
     assert whole.within((49, 69)) == (whole.x.shape[2] - 1, whole.x.shape[3] - 1)
 
 
@@ -123,7 +192,7 @@ def test_the_pixel_is_the_files_own(photo):
     "words",
     [
         ["--model", "qna_nano", "--kernels"],
-        ["--model", "qna_nano", "--at", "20", "30"],
+        ["--model", "qna_nano", "--at", "20,30"],
         ["--model", "sasa_nano", "--at", "20,30"],
         ["--model", "linglo_nano", "--evidence"],
     ],
@@ -151,7 +220,7 @@ def test_other_views(run, photo, tmp_path, words):
 )
 def test_views_that_cannot_be(run, photo, words, says):
     code, out = run("view", str(photo), *words)
-    assert code == 2
+    assert code == 1
     assert says in " ".join(out.split())
     assert "Traceback" not in out
 

@@ -4,7 +4,6 @@ import shutil
 import pytest
 from PIL import Image
 
-from saccade import cli
 from saccade.cli import learn
 from saccade.engine import session
 from saccade.engine.run import Run
@@ -64,23 +63,9 @@ def test_report_says_what_is_wrong_in_one_sentence(run, tmp_path):
         (["a", "boxes"], "runs of different tasks do not compare"),
     ):
         code, out = run("report", *(w if w == "gone" else str(tmp_path / w) for w in words))
-        assert code == 2
+        assert code == 1
         assert says in " ".join(out.split())
         assert "Traceback" not in out
-
-
-def test_switches_need_no_value():
-    assert cli.plain(["report", "--json", "a", "--out", "c.png", "b"]) == [
-        "report", '["a","b"]', "--json=true", "--out", "c.png",
-    ]  # fmt: skip
-    assert cli.plain(["predict", "--model=run", "a"]) == ["predict", '["a"]', "--model=run"]
-    assert cli.plain(["train", "quick", "--set=a=1", "--log"]) == [
-        "train", "quick", '--set=["a=1"]', "--log=true",
-    ]  # fmt: skip
-    assert cli.plain(["report", "a", "b", "--json"]) == ["report", '["a","b"]', "--json=true"]
-    assert cli.plain(["eval", "a", "--json", "--split", "val"])[2] == "--json=true"
-    assert cli.plain(["eval", "a", "--json", "false"])[2:] == ["--json", "false"]
-    assert cli.plain(["bench", "a", "--json", "b.jsonl"])[2:] == ["--json", "b.jsonl"]
 
 
 def test_recipes_are_listed_and_written_out(run):
@@ -140,7 +125,7 @@ def test_train_eval_predict_resume(run, tmp_path, monkeypatch):
 def test_what_cannot_be_is_one_sentence(run, words, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out = run(*words)
-    assert code == 2
+    assert code == 1
     assert said in " ".join(out.split())
     assert "Traceback" not in out
 
@@ -165,7 +150,7 @@ def test_right_after_the_installation(run, tmp_path, monkeypatch):
     code, out = run("predict", "photo.png", "--model", "qna_nano.pets37", "--json")
     assert code == 0, out
     code, out = run("predict", "photo.png", "--model", "qna_b")
-    assert code == 2
+    assert code == 1
     assert "linglo_nano.pets37, qna_nano.pets37" in " ".join(out.split())
 
 
@@ -182,7 +167,7 @@ def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     begun = []
     monkeypatch.setattr(session, "train", lambda *given, **more: begun.append((given, more)))
-    monkeypatch.setattr(learn, "_done", lambda folder: None)
+    monkeypatch.setattr(learn, "_done", lambda *_: None)
     code, out = run("train", *words)
     assert code == 0, out
     (((recipe, images, _), more),) = begun
@@ -202,5 +187,5 @@ def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
 
 def test_fine_tuning_wants_something_to_begin_with(run):
     code, said = run("train", "finetune", "--data", "anywhere")
-    assert code == 2
-    assert "with which backbone? --set model.start=RUN" in said
+    assert code == 1
+    assert "with which backbone? --start RUN" in said

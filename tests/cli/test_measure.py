@@ -22,7 +22,7 @@ import pytest
 )
 def test_what_goes_wrong_is_one_sentence(run, arguments, says):
     code, out = run(*arguments)
-    assert code == 2
+    assert code == 1
     assert says in out
     assert "Traceback" not in out
 

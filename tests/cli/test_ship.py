@@ -88,7 +88,7 @@ def test_a_place_that_makes_no_sense_is_refused(run, trained, to, out, said):
     (trained / "there").mkdir(exist_ok=True)
     before = (trained / "model.safetensors").read_bytes()
     code, told = run("export", str(trained), "--to", to, "--out", str(trained / out))
-    assert code == 2
+    assert code == 1
     assert said in told
     assert "Traceback" not in told
     assert (trained / "model.safetensors").read_bytes() == before
@@ -98,7 +98,7 @@ def test_a_model_is_not_written_over(run, trained, tmp_path):
     odd = tmp_path / "net.pt2"
     odd.write_bytes((trained / "model.safetensors").read_bytes())
     code, told = run("export", str(odd), "--to", "torch")
-    assert code == 2
+    assert code == 1
     assert "is the model itself" in told
 
 
@@ -107,7 +107,7 @@ def test_an_older_file_outlives_a_failed_check(run, trained, untyped, monkeypatc
     out.write_text("old")
     monkeypatch.setattr(export, "runner", lambda _: lambda image: {"logits": np.zeros((1, 1))})
     code, told = run("export", str(trained), "--to", "torch", "--out", str(out))
-    assert code == 2
+    assert code == 1
     assert "differs from the model" in told
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("net.pt2", "old")]
 
@@ -120,7 +120,7 @@ def test_a_wrong_fuse_is_found_out(run, trained, untyped, monkeypatch, tmp_path)
     monkeypatch.setattr(zoo.Classifier, "fuse", wrong)
     out = tmp_path / "deep" / "net.pt2"
     code, told = run("export", str(trained), "--to", "torch", "--out", str(out))
-    assert code == 2
+    assert code == 1
     assert "differs from the model" in told
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
@@ -136,7 +136,7 @@ def test_one_that_comes_with_the_package_goes_where_one_stands(
     assert code == 0, told
     assert [path.name for path in tmp_path.iterdir()] == ["sasa_nano_conv.pt2"]
     code, told = run("export", "sasa_nano_con")
-    assert code == 2
+    assert code == 1
     assert "did you mean 'sasa_nano_conv'?" in told
 
 
@@ -424,7 +424,6 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["linglo_b0", "--to", "onx"], "did you mean 'onnx'"),
         (["linglo_b0"], "comes without weights"),
         (["linglo_b0_retinanet"], "comes without weights"),
         (["linglo_b0_retinet", "--untrained"], "did you mean 'linglo_b0_retinanet'"),
@@ -438,7 +437,7 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
 )
 def test_what_cannot_be_exported_is_said(run, words, said):
     code, out = run("export", *words)
-    assert code == 2
+    assert code == 1
     assert said in out
 
 
@@ -448,6 +447,6 @@ def test_what_an_exporter_stumbles_over_is_one_sentence(run, trained, monkeypatc
 
     monkeypatch.setattr(export, "to_torch", stumble)
     code, out = run("export", str(trained), "--to", "torch")
-    assert code == 2
+    assert code == 1
     assert "does not go to torch (KeyError" in out
     assert "Traceback" not in out

@@ -9,6 +9,7 @@ import time
 from datetime import timedelta
 
 import pytest
+import torch
 
 from saccade.engine import distributed, session
 from saccade.engine.checkpoint import Checkpoints

@@ -1,37 +1,49 @@
-"""Which files the words on a command line mean, in which order, and free names for results."""
+import io
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
-from saccade.infer.files import free, pictures
+from saccade.infer.files import free, paths_of
 
 
 @pytest.fixture
-def folder(tmp_path):
-    for name in ("frame10.png", "frame9.png", "frame9.txt", "results/frame9.png", "a/b.jpg"):
-        place = tmp_path / "set" / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (4, 4)).save(place, "PNG")
-    return tmp_path / "set"
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("in/frame_10.png", "in/frame_9.png", "in/deep/a.jpg", "in/out/old.png", "b.png"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (4, 4)).save(name)
+    Path("in/notes.txt").touch()
+    return tmp_path
 
 
-def test_folders_patterns_and_files_with_numbers_in_order(folder):
-    def names(word, out=None):
-        return [str(path.relative_to(folder)) for path in pictures(str(word), "predict", out)]
-
-    assert names(folder) == ["a/b.jpg", "frame9.png", "frame10.png", "results/frame9.png"]
-    assert names(folder, folder / "results") == ["a/b.jpg", "frame9.png", "frame10.png"]
-    assert names(folder / "*.png") == ["frame9.png", "frame10.png"]
-    assert names(folder / "frame9.txt") == ["frame9.txt"], "a file that is named is taken"
+def named(*words, out=None):
+    return [str(path) for path in paths_of(words, "predict", out)]
 
 
-def test_a_word_without_pictures_is_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    for word in (str(tmp_path / "*.gif"), str(tmp_path / "empty")):
-        with pytest.raises(FileNotFoundError, match="predict: no"):
-            pictures(word, "predict")
+def test_files_folders_and_patterns(folder):
+    assert named("b.png", "gone.png") == ["b.png", "gone.png"]
+    assert named("in", out=Path("in/out")) == [
+        "in/deep/a.jpg", "in/frame_9.png", "in/frame_10.png",
+    ]  # fmt: skip
+    assert named("in/*.png") == ["in/frame_9.png", "in/frame_10.png"]
+    assert named("in/**/*.jpg") == ["in/deep/a.jpg"]
+    with pytest.raises(FileNotFoundError, match=r"predict: nothing matches '\*\.gif'"):
+        named("*.gif")
 
 
-def test_equal_names_get_numbers():
-    taken = set()
-    assert [free("dog", taken) for _ in range(3)] == ["dog", "dog-2", "dog-3"]
+@pytest.mark.parametrize("end", ["\n", "\0", "\r\n"], ids=["lines", "null", "dos"])
+def test_a_list_on_stdin(folder, monkeypatch, end):
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"b.png{end}in/deep/a.jpg{end}"))
+    assert named("-", "gone.png") == ["b.png", "in/deep/a.jpg", "gone.png"]
+
+
+def test_an_empty_list_is_refused(folder, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    with pytest.raises(FileNotFoundError, match="predict: stdin names no picture"):
+        named("-")
+
+
+def test_names_are_free():
+    taken = {"a"}
+    assert [free("a", taken), free("a", taken), free("b", taken)] == ["a-2", "a-3", "b"]

@@ -28,7 +28,8 @@ def test_seeds_are_one_row(tmp_path):
     row = cells(comparison.table([group]))
     assert row["best top-1"] == ["91.17% ± 1.04 (3)"]
     assert row["seeds"] == ["0 1 2"]
-    assert comparison.beneath([group]) == ["runs: s{0,1,2}"]
+    assert row["run"] == ["s{0,1,2}"]
+    assert comparison.beneath([group]) == []
     curve = group.curve()
     assert curve.label == "linglo_nano (mean of 3 ± sd)"
     assert curve.epochs == list(range(1, EPOCHS + 1))
@@ -65,7 +66,16 @@ def test_what_differs_is_a_column(tmp_path):
     row = cells(comparison.table(groups))
     assert row["optim.lr"] == ["0.5", "0.002"]
     assert row["params M"] == ["11.18", "0.54"]
-    assert comparison.beneath(groups) == ["runs: b; a"]
+    assert row["run"] == ["b", "a"], "runs are named"
+    assert comparison.beneath(groups) == []
+
+
+def test_runs_of_one_name_are_named_in_full(tmp_path):
+    a, b = (written(tmp_path / place / "run", seed=i) for i, place in enumerate("ab"))
+    longer = written(tmp_path / "c", sets=["schedule.epochs=3"])
+    (one,) = made(a, b)
+    assert cells(comparison.table([one]))["run"] == [f"{tmp_path}/{{a/run,b/run}}"]
+    assert "c" in cells(comparison.table(made(a, longer)))["run"]
 
 
 def test_many_differences_are_told_beneath(tmp_path):
@@ -91,17 +101,17 @@ def test_an_unfinished_run_stands_by_itself(tmp_path):
 def test_other_data_is_never_averaged_and_is_warned_of(tmp_path):
     groups = made(written(tmp_path / "a", seed=0), written(tmp_path / "b", seed=1, data="pets"))
     assert len(groups) == 2
-    assert comparison.beneath(groups)[1:] == [
+    assert comparison.beneath(groups) == [
         "these runs saw different data: their figures do not compare"
     ]
     same_path = made(written(tmp_path / "c"), written(tmp_path / "d", seed=1, classes=5))
     assert len(same_path) == 2
-    assert len(comparison.beneath(same_path)) == 2
+    assert len(comparison.beneath(same_path)) == 1
 
 
 def test_a_seed_twice_is_told(tmp_path):
     groups = made(written(tmp_path / "a"), written(tmp_path / "b"))
-    assert comparison.beneath(groups)[1:] == ["some runs share a seed: their spread says nothing"]
+    assert comparison.beneath(groups) == ["some runs share a seed: their spread says nothing"]
 
 
 def test_different_tasks_do_not_compare(tmp_path):

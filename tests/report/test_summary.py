@@ -6,7 +6,7 @@ import pytest
 from saccade.engine.run import write_json
 from saccade.recipes import book
 from saccade.recipes.recipe import override
-from saccade.report.summary import Summary, confused, differences, flat, setting
+from saccade.report.summary import Summary, confused, differences, finite, flat, setting
 from saccade.tasks.classify.metric import Confusion
 from saccade.tasks.classify.task import ClassifyTask
 from tests.report.run_folders import EPOCHS, written

@@ -1,0 +1,77 @@
+"""`predict`: the likeliest classes of pictures."""
+
+from typing import Any
+
+from saccade.cli.command import Count, Device, ModelName, Pictures
+from saccade.cli.console import note, say, show_json
+
+WIDTH = 24  # of a bar
+
+
+def predict(
+    files: Pictures,
+    *,
+    model: ModelName | None = None,
+    top: Count = 5,
+    batch: Count = 32,
+    json: bool = False,
+    device: Device | None = None,
+) -> None:
+    """Name what is in pictures: the likeliest classes, with bars.
+
+    Examples:
+        saccade predict cat.jpg
+        saccade predict photos/ "more/*.jpg" --model runs/quick --json
+        find . -name "*.png" | saccade predict - --top 1
+
+    Args:
+        files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
+        model: a run's folder, a saved model, or the name of one that comes with saccade;
+            the newest of runs/ if left out, or else linglo_nano, which knows cats and dogs
+        top: how many classes of each
+        batch: pictures that are looked at together
+        json: print a JSON line a picture
+        device: the best there is if left out
+    """
+    from saccade.infer.predict import guesses
+
+    count, unread = 0, 0
+    for file, answer in guesses(files, model or _newest_or_own(), top, device, batch):
+        count += 1
+        if isinstance(answer, str):
+            unread += 1
+            note(answer, "yellow")
+            if json:
+                show_json({"file": file, "error": answer})
+        elif json:
+            show_json({"file": file, "guesses": [guess._asdict() for guess in answer]})
+        else:
+            _bars(file, answer)
+    end(count, unread)
+
+
+def end(count: int, unread: int) -> None:
+    """Say how many pictures were skipped; the exit code tells a script."""
+    if unread:
+        note(f"{unread} of {count} pictures cannot be read and are skipped", "yellow")
+        raise SystemExit(1)
+
+
+def _bars(file: str, guesses: list[Any]) -> None:
+    from rich.text import Text
+
+    say(file, "bold")
+    widest = max(len(guess.label) for guess in guesses)
+    for guess in guesses:
+        row = f"  {guess.label:{widest}}  {100 * guess.share:5.1f}%  "
+        say(Text.assemble(row, ("█" * round(WIDTH * guess.share), "cyan")))
+
+
+def _newest_or_own() -> str:
+    """The newest classifier of runs/, or else one that comes with the package."""
+    from saccade.cli.learn import newest
+
+    try:
+        return str(newest("predict"))
+    except FileNotFoundError:
+        return "linglo_nano"
