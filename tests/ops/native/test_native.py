@@ -11,7 +11,7 @@ from saccade.ops.native import build
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
     """As after an install on a machine without a compiler: nothing built, nothing to build with."""
-    monkeypatch.setattr(native, "_installed", lambda: None)
+    monkeypatch.setattr(native, "INSTALLED", tmp_path / "absent")
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
@@ -64,7 +64,7 @@ def test_says_which_kernels_run():
 
 @pytest.mark.slow
 def test_builds_on_first_use_and_finds_it_again(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "_installed", lambda: None)
+    monkeypatch.setattr(native, "INSTALLED", tmp_path / "absent")
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
     try:
         build.compiler()
