@@ -5,7 +5,10 @@ version. It is looked for in this order:
 
     1. beside this file, where `pip install` puts it when a C++ compiler is at hand;
     2. in the user's cache, where an earlier first use has built it;
-    3. else it is built there now.
+    3. else it is built there now, by one process at a time.
+
+A library that is damaged (cut short, altered, unreadable) is passed over and, in the cache, built
+anew; nothing is opened before its digest was compared.
 
 `SACCADE_NATIVE=0` keeps to plain PyTorch, `SACCADE_NATIVE=avx2` (or generic, avx512, avx512bf16)
 forces an instruction set, `SACCADE_CACHE` moves the cache. `where()` says in one line what came of
@@ -14,6 +17,8 @@ it.
 
 import ctypes
 import os
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +28,7 @@ import torch
 from saccade.ops.native import build
 
 INSTRUCTION_SETS = tuple(build.INSTRUCTION_SETS)
+INSTALLED = Path(__file__).with_name(build.NAME)
 
 
 class Found(NamedTuple):
@@ -32,6 +38,10 @@ class Found(NamedTuple):
 
 class RefusedError(RuntimeError):
     """A library that must not be called; the message says why."""
+
+
+class OutdatedError(RuntimeError):
+    """There is no library of these sources at this place."""
 
 
 @torch.compiler.assume_constant_result
@@ -73,7 +83,7 @@ def find() -> Found:
     setting = os.environ.get("SACCADE_NATIVE", "").strip().lower()
     if setting in ("0", "off", "no", "false"):
         return Found(None, "SACCADE_NATIVE=0")
-    found = _installed() or _cached()
+    found = _search()
     if found.library is not None and setting in INSTRUCTION_SETS:
         if found.library.saccade_use(setting.encode()):
             return Found(None, f"SACCADE_NATIVE={setting}, which this machine cannot run")
@@ -81,28 +91,50 @@ def find() -> Found:
     return found
 
 
-def _installed() -> Found | None:
-    """None also in a checkout whose sources have changed since they were built."""
+def _search() -> Found:
+    """The first library that may be called, with what there is to say about the others."""
+    notes: list[str] = []
     try:
-        return Found(_load(Path(__file__).parent / build.NAME), "built on install")
-    except RefusedError:
-        return None
+        return Found(_load(INSTALLED), "built on install")
+    except OutdatedError:
+        pass  # also in a checkout whose sources have changed since they were built
+    except (RefusedError, build.DamagedError) as error:
+        notes.append(f"the installed library is not used: {error}")
+    try:
+        library, why = _cached(notes)
+    except (RefusedError, build.DamagedError, build.NoCompilerError, OSError) as error:
+        return Found(None, "; ".join([str(error), *notes]))
+    return Found(library, "; ".join([why, *notes]))
 
 
-def _cached() -> Found:
-    """The library in the cache, named by its sources; built now if it is not there."""
+def _cached(notes: list[str]) -> tuple[ctypes.CDLL, str]:
+    """The library in the cache, named by its sources; built now unless a whole one is there."""
     path = cache_folder() / build.fingerprint() / build.NAME
-    why = "built on first use, in the cache"
-    if not path.is_file():
-        try:
-            build.compile_to(path)
-        except (build.NoCompilerError, OSError) as error:
-            return Found(None, str(error))
-        why = f"built now by {' '.join(build.compiler())}"
+    earlier = "built on first use, in the cache"
     try:
-        return Found(_load(path), why)
-    except RefusedError as error:
-        return Found(None, f"the library in the cache is refused, {error}")
+        return _load(path), earlier
+    except OutdatedError:
+        pass
+    except build.DamagedError as error:
+        notes.append(f"the library in the cache was damaged: {error}")
+    with _one_at_a_time(path.parent):
+        try:
+            return _load(path), earlier  # another process was faster
+        except (OutdatedError, build.DamagedError):
+            build.compile_to(path)
+    return _load(path), f"built now by {' '.join(build.compiler())}"
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Generator[None]:
+    """Wait for other processes that build here; the system lets go of the lock if they end."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        with suppress(ImportError, OSError):  # where there are no locks, all build
+            import fcntl
+
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def cache_folder() -> Path:
@@ -114,14 +146,13 @@ def cache_folder() -> Path:
 
 
 def _load(path: Path) -> ctypes.CDLL:
-    """The library with its signatures declared; RefusedError if it is foreign or outdated."""
+    """The library with its signatures declared; raises if it must not be called or opened."""
     from saccade.ops.native.call import CALLS, differences
 
+    if not os.path.lexists(path) or build.sealed(path) != build.fingerprint():
+        raise OutdatedError(f"{path} is not there, or was built from other sources")
     try:
         library = ctypes.CDLL(str(path))
-        library.saccade_fingerprint.restype = ctypes.c_char_p
-        if library.saccade_fingerprint().decode() != build.fingerprint():
-            raise RefusedError("it was built from other sources")
         library.saccade_layout.restype = ctypes.POINTER(ctypes.c_int64)
         library.saccade_layout.argtypes = [ctypes.POINTER(ctypes.c_int64)]
         count = ctypes.c_int64()

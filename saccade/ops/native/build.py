@@ -2,6 +2,11 @@
 
 An instruction set holds all kernels; the last adds to the one before it a kernel of its own.
 
+The library ends in a seal, a line with the fingerprint of the sources and a digest of all bytes
+before it. A file that was cut short or altered is known by it without being opened: the loader
+maps whatever it is given, and a page that is not there would end the process. The line is part of
+the one file, so it goes wherever pip or a copy takes the library.
+
 Standard library only, and nothing of the package: the package's own build (setup.py) runs this file
 before the package, or torch, can be imported.
 """
@@ -22,6 +27,8 @@ from types import ModuleType
 SOURCES = Path(__file__).parent / "src"
 HEADER_READER = Path(__file__).with_name("header.py")
 NAME = "kernels.dylib" if sys.platform == "darwin" else "kernels.so"
+
+SEAL, DIGEST = "\nsaccade kernels {}\n", 64  # how a library ends: this line, and a digest in hex
 
 # -mtune=generic: tuned for the very machine, GCC's vector code loses 15-20%. No -ffast-math: it
 # would switch the whole process to flush-to-zero and make NaN unreliable.
@@ -44,6 +51,10 @@ INSTRUCTION_SETS = {
 
 class NoCompilerError(RuntimeError):
     """There is nothing to build with, or it fails; the message says which."""
+
+
+class DamagedError(RuntimeError):
+    """A file that is not a library as it was built; the message says what is wrong with it."""
 
 
 def compiler() -> list[str]:
@@ -84,31 +95,70 @@ def _header_reader() -> ModuleType:
 
 def compile_to(target: Path) -> None:
     """Build the shared library at `target`, atomically: a reader sees a whole file or none."""
-    cxx = compiler()
-    common = COMMON if "clang" in _run([*cxx, "--version"]) else COMMON + GCC
-    x86 = platform.machine().lower() in ("x86_64", "amd64")
-    sets = list(INSTRUCTION_SETS) if x86 else ["generic"]
-    if x86 and not _knows_bf16(cxx):
-        sets.remove("avx512bf16")
+    if target.is_dir():
+        raise IsADirectoryError(f"{target} is a folder; remove it to have the kernels built there")
+    cxx, mark = compiler(), fingerprint()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        jobs = {f"{name}.o": [*INSTRUCTION_SETS[name], f"-DSACCADE_ISA={name}"] for name in sets}
-        jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_FINGERPRINT={fingerprint()}"]
-        jobs["entry.o"] += [f"-DSACCADE_LAYOUT={layout()}", *(["-DSACCADE_X86"] if x86 else [])]
-        jobs["entry.o"] += ["-DSACCADE_AVX512BF16"] if "avx512bf16" in sets else []
-
-        def compile_one(item: tuple[str, list[str]]) -> str:
-            output, (source, *flags) = item
-            path = str(Path(folder) / output)
-            _run([*cxx, *common, *flags, "-c", str(SOURCES / source), "-o", path])
-            return path
-
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = list(pool.map(compile_one, jobs.items()))
+        objects = compile_objects(Path(folder), cxx, instruction_sets(cxx))
         linked = Path(folder) / NAME
         extra = [] if sys.platform == "darwin" else ["-ldl", "-lpthread"]
         _run([*cxx, "-shared", *objects, "-o", str(linked), *extra])
+        seal(linked, mark)
         os.replace(linked, target)
+
+
+def instruction_sets(cxx: list[str]) -> list[str]:
+    """Those that the compiler can build for this kind of machine."""
+    if platform.machine().lower() not in ("x86_64", "amd64"):
+        return ["generic"]
+    return [name for name in INSTRUCTION_SETS if name != "avx512bf16" or _knows_bf16(cxx)]
+
+
+def compile_objects(
+    folder: Path, cxx: list[str], sets: list[str], flags: tuple[str, ...] = ()
+) -> list[str]:
+    """Compile the kernels of these instruction sets, and the entry; `flags` come last."""
+    common = COMMON if "clang" in _run([*cxx, "--version"]) else COMMON + GCC
+    jobs = {f"{name}.o": [*INSTRUCTION_SETS[name], f"-DSACCADE_ISA={name}"] for name in sets}
+    jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_LAYOUT={layout()}"]
+    jobs["entry.o"] += ["-DSACCADE_X86"] if "avx512" in sets else []
+    jobs["entry.o"] += ["-DSACCADE_AVX512BF16"] if "avx512bf16" in sets else []
+
+    def compile_one(item: tuple[str, list[str]]) -> str:
+        output, (source, *own) = item
+        path = str(folder / output)
+        _run([*cxx, *common, *own, *flags, "-c", str(SOURCES / source), "-o", path])
+        return path
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(compile_one, jobs.items()))
+
+
+def seal(path: Path, mark: str) -> None:
+    """Add to a library of the sources with this fingerprint the line that `sealed` reads."""
+    with path.open("r+b") as file:
+        line = SEAL.format(mark).encode()
+        digest = hashlib.sha256(file.read() + line).hexdigest()
+        file.write(line + digest.encode())
+
+
+def sealed(path: Path) -> str:
+    """The fingerprint of the sources of a whole library; DamagedError if it is not whole."""
+    if not path.is_file():
+        raise DamagedError("it is a folder, not a file" if path.is_dir() else "it is no plain file")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DamagedError(f"it cannot be read ({error.strerror})") from None
+    content, digest = content[:-DIGEST], content[-DIGEST:]
+    line = content[-len(SEAL.format("0" * 16)) :].decode(errors="replace")
+    mark = line[-17:-1]
+    if line != SEAL.format(mark):
+        raise DamagedError("it is cut short")
+    if hashlib.sha256(content).hexdigest().encode() != digest:
+        raise DamagedError("its bytes are not those that were built")
+    return mark
 
 
 def _knows_bf16(cxx: list[str]) -> bool:

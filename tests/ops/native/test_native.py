@@ -1,17 +1,20 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from saccade.ops import native
 from saccade.ops.native import build
 
+ROOT = Path(__file__).resolve().parents[3]
+
 
 @pytest.fixture
 def bare(monkeypatch, tmp_path):
     """As after an install on a machine without a compiler: nothing built, nothing to build with."""
-    monkeypatch.setattr(native, "_installed", lambda: None)
+    monkeypatch.setattr(native, "INSTALLED", tmp_path / "absent")
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
@@ -64,7 +67,7 @@ def test_says_which_kernels_run():
 
 @pytest.mark.slow
 def test_builds_on_first_use_and_finds_it_again(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "_installed", lambda: None)
+    monkeypatch.setattr(native, "INSTALLED", tmp_path / "absent")
     monkeypatch.setenv("SACCADE_CACHE", str(tmp_path))
     try:
         build.compiler()
@@ -74,3 +77,35 @@ def test_builds_on_first_use_and_finds_it_again(monkeypatch, tmp_path):
         native.find.cache_clear()
         assert expected in native.where()
     native.find.cache_clear()
+
+
+def sanitized(*arguments):
+    """What tools/sanitize.py says; skips where there is no compiler with sanitisers."""
+    try:
+        command = build.compiler()
+    except build.NoCompilerError as error:
+        pytest.skip(str(error))
+    kind = "thread" if "thread" in arguments else "address,undefined"
+    probe = [*command, f"-fsanitize={kind}", "-x", "c++", "-", "-o", os.devnull]
+    tried = subprocess.run(probe, input="int main() {}", capture_output=True, text=True)
+    if tried.returncode:
+        pytest.skip(f"{command[0]} has no sanitisers here")
+    done = subprocess.run(
+        [sys.executable, "tools/sanitize.py", *arguments],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_random_calls_are_clean_under_the_address_sanitiser():
+    """Also right, all of them; the program is built once for given sources."""
+    output = sanitized("address", "--sets", "generic", "--calls", "60", "--seed", "3")
+    assert "address: 0 findings in 60 calls" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["address", "thread"])
+def test_many_random_calls_of_every_instruction_set_are_clean(kind):
+    assert f"{kind}: 0 findings in 5000 calls" in sanitized(kind, "--calls", "5000")

@@ -77,10 +77,20 @@ void* scratch(size_t bytes) {
     ~Buffer() { free(data); }
   };
   thread_local Buffer buffer;
-  if (buffer.size < bytes) {
+#ifdef SACCADE_SANITIZED
+  const bool enough = buffer.size == bytes;  // whoever goes past its end is to be seen
+#else
+  const bool enough = buffer.size >= bytes;
+#endif
+  if (!enough) {
     free(buffer.data);
+#ifdef SACCADE_SANITIZED
+    buffer.size = bytes;
+    if (posix_memalign(&buffer.data, 64, bytes)) buffer.data = nullptr;
+#else
     buffer.size = (bytes + 4095) / 4096 * 4096;
     buffer.data = aligned_alloc(4096, buffer.size);
+#endif
     if (!buffer.data) buffer.size = 0;
   }
   return buffer.data;
@@ -235,13 +245,6 @@ int run_backward(const Feed& call) {
 using namespace saccade;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
-
-// Of the sources this was built from.
-EXPORT const char* saccade_fingerprint() {
-#define TEXT(x) #x
-#define TEXT_OF(x) TEXT(x)
-  return TEXT_OF(SACCADE_FINGERPRINT);
-}
 
 // Of every structure its size and how many fields it has, of every field where it begins and its
 // size, as this compiler sees them: Python compares them with its own. The list of the fields comes

@@ -15,6 +15,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
   using Windows::window, Windows::window_back, Windows::planar, Windows::over_channels;
   using Tile::alone, Tile::call, Tile::tables, Tile::weighted;
   using Tile::d, Tile::L, Tile::W, Tile::Ho, Tile::Wo, Tile::padding, Tile::heads, Tile::ring;
+  using Sums = V<S>[HALVES<S>];  // by its name: `auto&` would assume more alignment than V has
   using Tile::cells_of, Tile::channel, Tile::clear_margins, Tile::count, Tile::each_alone;
   using Tile::halves, Tile::inverse_in, Tile::kind, Tile::kinds, Tile::last, Tile::norms;
   using Tile::powers_in, Tile::powers_of, Tile::row, Tile::table, Tile::whole;
@@ -98,7 +99,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
           us[i] = u_of(l, h) + ptrdiff_t(slot) * pitch;
           first[i] = first_of;
         });
-        const auto finish = [&](int x, V<S>(&sum)[HALVES<S>]) INLINED {  // u' from x on
+        const auto finish = [&](int x, Sums& sum) INLINED {  // u' from x on
           for (int i = 0; i < filled; i++) {
             S* to = us[i] + ptrdiff_t(x) * stride;
             const V<S> z = sum[i];
@@ -138,7 +139,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
             });
           }
           if (DENSE)
-            over_channels(product, [&](int i, auto& sum) INLINED { finish(x + i, sum); });
+            over_channels(product, [&](int i, Sums& sum) INLINED { finish(x + i, sum); });
         });
         if (!DENSE) over_channels(dots, Wo, finish);
         if (own) correlate_cells(l, c, slot);
@@ -205,7 +206,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
     const size_t all = size_t(L) * call.heads, apart = round_up(KK, N);
     for (int l = 0; l < L; l++) {
       for (int c = 0; c < kinds; c++)
-        over_channels(t + (size_t(l) * kinds + c) * KK * M, KK, [&](int j, auto& sum) INLINED {
+        over_channels(t + (size_t(l) * kinds + c) * KK * M, KK, [&](int j, Sums& sum) INLINED {
           if (d % M)
             halves(c, [&](int i, int h, bool first) INLINED {
               S* to = sums + 2 * h * apart + j;
@@ -217,7 +218,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
       for (int h = 0; h < heads; h++) {
         const S *tj = sums + 2 * h * apart, *uej = tj + apart;
         const S *power = table(tables.power, l, h), *weight = table(tables.weight, l, h);
-        over_channels(ue + size_t(channel(l, h)) * KK * M, KK, [&](int j, auto& sum) INLINED {
+        over_channels(ue + size_t(channel(l, h)) * KK * M, KK, [&](int j, Sums& sum) INLINED {
           store(sums + (2 * h + 1) * apart + j, whole_sum(sum));
         });
         S* to = alone.partial + l * call.heads + part.head + h;
@@ -254,7 +255,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
         first[i] = first_of;
       });
       // ds of N columns from x on, of the sums of v . D over the lanes of either half.
-      const auto finish = [&](int l, int x, V<S>(&sum)[HALVES<S>]) INLINED {
+      const auto finish = [&](int l, int x, Sums& sum) INLINED {
         for (int i = 0; i < filled; i++) {
           const ptrdiff_t at = ptrdiff_t(channel(l, head[i])) * pitch + x;
           const S* power = powers_of(l, head[i]) + ptrdiff_t(slot) * pitch + padding + x;
@@ -284,7 +285,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
               if (!DENSE) store_cell(dot + i * stride * M, sum[i]);
             }
             if (DENSE)
-              over_channels(sum, [&](int i, auto& sums) INLINED {
+              over_channels(sum, [&](int i, Sums& sums) INLINED {
                 finish(l, x - padding + i, sums);
               });
           });
@@ -301,7 +302,7 @@ struct QnaChannelsBack : QnaChannels<S, K_, STRIDE_> {
         });
       }
       for (int l = 0; l < L && !DENSE; l++)
-        over_channels(dots + l * dots_row(), W, [&](int x, auto& sums) INLINED {
+        over_channels(dots + l * dots_row(), W, [&](int x, Sums& sums) INLINED {
           finish(l, x, sums);
         });
     }

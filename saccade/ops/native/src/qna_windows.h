@@ -107,23 +107,23 @@ struct QnaWindows : Side<K_>, Step<STRIDE_> {
     constexpr int ABREAST = 4 * N / M, CHAINS = 8 / ABREAST;  // sums that need not wait for each other
     for (int x = 0; x < n; x += ABREAST * M) {
       Cell<S> sum[CHAINS][ABREAST];
-      for (auto& chain : sum)
-        for (int i = 0; i < ABREAST; i++) chain[i] = Cell<S>{};
+      for (int chain = 0; chain < CHAINS; chain++)  // no reference: it would assume more alignment
+        for (int i = 0; i < ABREAST; i++) sum[chain][i] = Cell<S>{};
       const S* weights = w;
       for (int a = 0; a < K; a++, weights += K) {
         if (at[a] < 0) continue;
         const S* p = from + at[a] * pitch + x;
-        const auto column = [&](int b, Cell<S>(&chain)[ABREAST]) INLINED {
+        const auto column = [&](int b, int chain) INLINED {
           const Cell<S> wb = splat_cell(weights[b]);
-          for (int i = 0; i < ABREAST; i++) chain[i] += wb * load_cell(p + way * b + i * M);
+          for (int i = 0; i < ABREAST; i++) sum[chain][i] += wb * load_cell(p + way * b + i * M);
         };
         if constexpr (K_ > 0) {
-          repeat<K_>([&](auto b) INLINED { column(b, sum[b % CHAINS]); });
+          repeat<K_>([&](auto b) INLINED { column(b, b % CHAINS); });
         } else {
           int b = 0;
 #pragma GCC unroll 1
-          for (; b + 1 < K; b += 2) column(b, sum[0]), column(b + 1, sum[1]);
-          if (b < K) column(b, sum[0]);
+          for (; b + 1 < K; b += 2) column(b, 0), column(b + 1, 1);
+          if (b < K) column(b, 0);
         }
       }
       repeat<ABREAST>([&](auto i) INLINED {

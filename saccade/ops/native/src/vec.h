@@ -15,8 +15,13 @@
 #error "compile kernels.cpp with -DSACCADE_ISA=<generic | avx2 | avx512>"
 #endif
 
+#ifdef SACCADE_SANITIZED  // checks multiply what is inlined; there nobody waits for results
+#define INLINE inline
+#define INLINED
+#else
 #define INLINE __attribute__((always_inline)) inline
 #define INLINED __attribute__((always_inline))  // for lambdas: registers do not survive a call
+#endif
 
 namespace saccade {
 namespace SACCADE_ISA {
