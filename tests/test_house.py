@@ -148,7 +148,7 @@ def test_no_two_classes_share_a_name():
 
 
 PARTICIPLES = {"found", "shown", "kept", "asked", "told", "worn", "given", "made"}
-NOT_YET_NAMED = ("saccade.ops.native",)  # likewise
+NOT_YET_NAMED = ()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))

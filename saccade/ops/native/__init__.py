@@ -31,7 +31,7 @@ INSTRUCTION_SETS = tuple(build.INSTRUCTION_SETS)
 INSTALLED = Path(__file__).with_name(build.NAME)
 
 
-class Found(NamedTuple):
+class Kernels(NamedTuple):
     library: ctypes.CDLL | None
     why: str
 
@@ -52,17 +52,19 @@ def available() -> bool:
 
 def where() -> str:
     """One line: which backend is used on CPU here, and why."""
-    found = find()
-    if found.library is None:
-        return f"plain PyTorch ({found.why})"
-    return f"C++ kernels, {instruction_set()} ({found.why})"
+    kernels = find()
+    if kernels.library is None:
+        return f"plain PyTorch ({kernels.why})"
+    return f"C++ kernels, {instruction_set()} ({kernels.why})"
 
 
 def library() -> ctypes.CDLL:
-    found = find()
-    if found.library is None:
-        raise RuntimeError(f"saccade.ops.native: no kernels here, {found.why}; use the plain path")
-    return found.library
+    kernels = find()
+    if kernels.library is None:
+        raise RuntimeError(
+            f"saccade.ops.native: no kernels here, {kernels.why}; use the plain path"
+        )
+    return kernels.library
 
 
 def instruction_set() -> str:
@@ -79,23 +81,23 @@ def use(name: str = "") -> None:
 
 
 @cache
-def find() -> Found:
+def find() -> Kernels:
     setting = os.environ.get("SACCADE_NATIVE", "").strip().lower()
     if setting in ("0", "off", "no", "false"):
-        return Found(None, "SACCADE_NATIVE=0")
-    found = _search()
-    if found.library is not None and setting in INSTRUCTION_SETS:
-        if found.library.saccade_use(setting.encode()):
-            return Found(None, f"SACCADE_NATIVE={setting}, which this machine cannot run")
-        return Found(found.library, f"{found.why}; SACCADE_NATIVE={setting}")
-    return found
+        return Kernels(None, "SACCADE_NATIVE=0")
+    kernels = _search()
+    if kernels.library is not None and setting in INSTRUCTION_SETS:
+        if kernels.library.saccade_use(setting.encode()):
+            return Kernels(None, f"SACCADE_NATIVE={setting}, which this machine cannot run")
+        return Kernels(kernels.library, f"{kernels.why}; SACCADE_NATIVE={setting}")
+    return kernels
 
 
-def _search() -> Found:
+def _search() -> Kernels:
     """The first library that may be called, with what there is to say about the others."""
     notes: list[str] = []
     try:
-        return Found(_load(INSTALLED), "built on install")
+        return Kernels(_load(INSTALLED), "built on install")
     except OutdatedError:
         pass  # also in a checkout whose sources have changed since they were built
     except (RefusedError, build.DamagedError) as error:
@@ -103,8 +105,8 @@ def _search() -> Found:
     try:
         library, why = _cached(notes)
     except (RefusedError, build.DamagedError, build.NoCompilerError, OSError) as error:
-        return Found(None, "; ".join([str(error), *notes]))
-    return Found(library, "; ".join([why, *notes]))
+        return Kernels(None, "; ".join([str(error), *notes]))
+    return Kernels(library, "; ".join([why, *notes]))
 
 
 def _cached(notes: list[str]) -> tuple[ctypes.CDLL, str]:

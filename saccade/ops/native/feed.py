@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saccade.ops.native.call import Feed, pointer, run
+from saccade.ops.native.call import LIMITS, Feed, pointer, run
 from saccade.ops.native.linear import pays
 from saccade.ops.operator import Kernel
 
-LANES = 16  # floats in the widest vector: hidden channels come in multiples of it
+LANES = LIMITS["feed_hidden_step"]  # hidden channels come in multiples of it
 FEWEST = 32  # pixels for which it pays to lay out two matrices
 
 

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from saccade.ops import native
-from saccade.ops.native.call import TYPES, Map, Qna, pointer, run
+from saccade.ops.native.call import LIMITS, TYPES, Map, Qna, pointer, run
 from saccade.ops.native.linear import AddGradients, Times
 from saccade.ops.operator import Kernel
 
-WIDEST = 15  # window
+WIDEST = LIMITS["qna_window"]
 ENOUGH = 2**21  # bytes of values and scores, for each thread, that a turn takes
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from saccade.ops import native
-from saccade.ops.native.call import TYPES, Map, Sasa, pointer, run
+from saccade.ops.native.call import LIMITS, TYPES, Map, Sasa, pointer, run
 from saccade.ops.operator import Kernel
 
-WIDEST = 128  # head width
+LEAST, MOST, WIDEST = (LIMITS[f"sasa_{name}"] for name in ("least_window", "window", "head_width"))
 
 
 def _takes(
@@ -23,7 +23,7 @@ def _takes(
     heads: int, window: int, border: str,
 ) -> bool:  # fmt: skip
     compares = k is not None or row is not None
-    return compares and 3 <= window <= 15 and q.shape[1] // heads <= WIDEST
+    return compares and LEAST <= window <= MOST and q.shape[1] // heads <= WIDEST
 
 
 def _forward(out, residuals, q, k, v, row, col, heads, window, border) -> None:
@@ -55,7 +55,7 @@ NATIVE = Kernel(
     forward=_forward,
     backward=_backward,
     takes=_takes,
-    about=f"windows from 3 to 15, heads up to {WIDEST} wide, keys or positions, {list(TYPES)}",
+    about=f"windows of {LEAST} to {MOST}, heads up to {WIDEST} wide, k or positions, {list(TYPES)}",
     ready=native.available,
     dtypes=tuple(TYPES),
     strided=("q", "k", "v", "grad"),

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 
 from saccade.ops import native
-from saccade.ops.native.call import Block, Map, pointer, run
+from saccade.ops.native.call import LIMITS, Block, Map, pointer, run
 from saccade.ops.operator import Kernel
 
-PIXELS = 16  # of a block
-LANES = 16  # floats in the widest vector: a head's channels come in multiples of it
-DEEPEST = 64  # channels of the image
+PIXELS = LIMITS["block_side"] ** 2
+LANES = LIMITS["block_width_step"]  # a head's channels come in multiples of it
+DEEPEST = LIMITS["block_inputs"]  # channels of the image
 
 
 def _takes(x, wq, wk, wv, row, col, *rest) -> bool:
