@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fast import FAST
+
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "saccade"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -181,6 +183,10 @@ def test_files_say_what_they_are_for_and_stay_short(path):
     text = path.read_text()
     assert ast.get_docstring(ast.parse(text)), "a module starts with what it is for"
     assert len(text.splitlines()) <= 500, "one idea a file: usually 400 lines, 500 at most"
+
+
+def test_the_fast_tier_names_files_that_exist():
+    assert [place for place in FAST if not (ROOT / place).exists()] == []
 
 
 def test_importing_is_silent():

@@ -9,7 +9,7 @@ import saccade
 from saccade.models import detr, retinanet
 from saccade.models.describe import timm_config
 from saccade.paper.count import params
-from saccade.recipes.detect import RetinaNetDetector
+from saccade.recipes.detect import RetinaNet
 
 EXTRAS = {"linglo_b0": 9_537_268, "linglo_b1": 10_249_972, "linglo_b2": 10_249_972}
 
@@ -97,7 +97,7 @@ def test_starting_from_another_detector():
 
 
 def test_settings_come_by_a_recipe_a_dict_or_by_name():
-    asked = RetinaNetDetector(dim=32, depth=1, scales=2, norm=True)
+    asked = RetinaNet(dim=32, depth=1, scales=2, norm=True)
     words = {word: getattr(asked, word) for word in retinanet.WORDS}
     for net in (
         retinanet.build("linglo_nano", 2, asked),

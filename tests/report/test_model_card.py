@@ -1,6 +1,7 @@
 import timm
 
 import saccade
+from saccade import tasks
 from saccade.engine.run import write_json
 from saccade.models import retinanet
 from saccade.report import model_card
@@ -17,7 +18,7 @@ def test_a_runs_card(tmp_path):
     write_json(run.folder / "data.json", {"train": {"images": 100}, "val": {"images": 40}})
     net = saccade.build("linglo_nano", num_classes=2)
     notes = {"classes": ["cat", "dog"], "figures": FIGURES, "recipe": "quick"}
-    text = model_card.written(net, notes, "predict", run)
+    text = model_card.written(net, notes, tasks.TASKS["classify"], run)
     assert "library_name: timm" in text
     assert "| top-1 | 91.23% |" in text
     assert "on 40 images" in text
@@ -30,12 +31,14 @@ def test_a_runs_card(tmp_path):
 
 
 def test_without_a_run_or_notes():
-    text = model_card.written(timm.create_model("resnet10t", num_classes=3), {}, "predict")
+    text = model_card.written(
+        timm.create_model("resnet10t", num_classes=3), {}, tasks.TASKS["classify"]
+    )
     assert text.startswith("---\nlibrary_name: timm")
     assert "| |" not in text
     many = {"classes": [f"c{i}" for i in range(50)], "recipe": "detect"}
     net = retinanet.build("sasa_nano_conv", 50, dim=16, depth=1)
-    text = model_card.written(net, many, "detect")
+    text = model_card.written(net, many, tasks.TASKS["detect"])
     assert "library_name: saccade" in text
     assert "and 10 more" in text
     assert "- Recipe: `detect`" in text

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from saccade.data.masks import IGNORED, augment
-from saccade.data.masks.augment import Cut, Rescale, fitted
+from saccade.data.masks.augment import MaskCrop, MaskResize, fitted
 from saccade.recipes import book
 from saccade.recipes.segment import MaskAugment, MaskTest
 from tests.data.scenes import COLOURS, scene
@@ -65,7 +65,7 @@ def test_sizes():
     assert fitted((3, 1000), 512, 2048) == (32, 2048)
     torch.manual_seed(0)
     photo, mask = pair(60, 90)
-    rescale = Rescale(30, 60, (0.5, 2.0))
+    rescale = MaskResize(30, 60, (0.5, 2.0))
     image = torch.from_numpy(np.array(photo)).permute(2, 0, 1)
     sides = {rescale(image, torch.from_numpy(mask))[0].shape[1] for _ in range(40)}
     assert min(sides) == 32  # the least that a network is shown
@@ -78,7 +78,7 @@ def test_a_square_of_one_class_is_drawn_again():
     image = torch.zeros(3, 64, 256, dtype=torch.uint8)
     for single, least in ((0.75, 30), (1.0, 0)):
         torch.manual_seed(0)
-        cut = Cut(64, single, (0, 0, 0))
+        cut = MaskCrop(64, single, (0, 0, 0))
         mixed = sum(len(cut(image, mask)[1].unique()) == 2 for _ in range(40))
         assert mixed >= least
         assert single < 1 or mixed < 25
@@ -112,7 +112,7 @@ def test_every_recipe_can_be_built_and_sent_to_workers(name):
 
 def test_the_steps_say_what_they_do():
     shown = augment.train(MaskAugment(jitter=0.1), *GREY)
-    assert shown.parts == ["resize", "crop", "flip", "jitter"]
-    assert "Rescale(short=512, long=2048, scale=(0.5, 2.0))" in repr(shown)
-    assert "MaskShown(short=512" in repr(augment.test(MaskTest(), *GREY))
-    assert augment.train(MaskAugment(flip=0.0), *GREY).parts == ["resize", "crop"]
+    assert shown.names == ["resize", "crop", "flip", "jitter"]
+    assert "MaskResize(short=512, long=2048, scale=(0.5, 2.0))" in repr(shown)
+    assert "MaskTestTransform(short=512" in repr(augment.test(MaskTest(), *GREY))
+    assert augment.train(MaskAugment(flip=0.0), *GREY).names == ["resize", "crop"]
