@@ -136,7 +136,7 @@ INLINE void dot_pairs(const Pair* q, ptrdiff_t q_row, ptrdiff_t q_channel, const
     for (int i = 0; i < NI; i++) qs[i] = load_pairs(q + i * q_row);
     for (int b = 0; b < NB; b++) {
       __m256i kb = K::at(k + b);
-      if constexpr (NI == 2) loaded(kb);
+      if constexpr (NI == 2) kb = loaded(kb);
       for (int i = 0; i < NI; i++) sum[i][b] = multiply_add(qs[i], kb, sum[i][b]);
     }
   }
@@ -152,7 +152,7 @@ INLINE void mix_pairs(const Pair* p, ptrdiff_t p_row, ptrdiff_t p_offset, const 
     const __m256i p0 = load_pairs(p), p1 = load_pairs(p + p_row);
     for (int c = 0; c < NC; c++) {
       __m256i vc = load_pairs(v + c * v_channel);
-      loaded(vc);
+      vc = loaded(vc);
       sum[0][c] = multiply_add(p0, only<first>(vc), sum[0][c]);
       sum[1][c] = multiply_add(p1, only<second>(vc), sum[1][c]);
     }

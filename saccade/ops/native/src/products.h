@@ -38,7 +38,7 @@ INLINE void dot(const S* q, ptrdiff_t q_row, ptrdiff_t q_channel, const S* k, pt
     for (int i = 0; i < NI; i++) qs[i] = load(q + i * q_row);
     for (int b = 0; b < NB; b++) {
       V<S> kb = K::at(k + b);
-      if constexpr (NI == 2) loaded(kb);
+      if constexpr (NI == 2) kb = loaded(kb);
       for (int i = 0; i < NI; i++) sum[i][b] += qs[i] * kb;
     }
   }
@@ -54,17 +54,18 @@ INLINE void mix(const S* p, ptrdiff_t p_row, ptrdiff_t p_offset, const S* v, ptr
     for (int i = LO; i <= HI; i++) ps[i - LO] = load(p + (i - LO) * p_row);
     for (int c = 0; c < NC; c++) {
       V<S> vc = X::at(v + c * v_channel);
-      if constexpr (HI - LO == 1) loaded(vc);
+      if constexpr (HI - LO == 1) vc = loaded(vc);
       for (int i = LO; i <= HI; i++) sum[i][c] += ps[i - LO] * vc;
     }
   }
 }
 
-// Zeros, one register at a time (an initialiser would go through memory).
-template <class T, int NI, int NB>
-INLINE void clear(T (&sum)[NI][NB]) {
+// Zeros, one register at a time (an initialiser would go through memory). S is to be named: a deduced
+// type of vectors would forget that they are aligned as numbers are.
+template <class S, int NI, int NB>
+INLINE void clear(V<S> (&sum)[NI][NB]) {
   for (int i = 0; i < NI; i++)
-    for (int b = 0; b < NB; b++) sum[i][b] = T{};
+    for (int b = 0; b < NB; b++) sum[i][b] = V<S>{};
 }
 
 // Cut [0, n) into equal blocks of at most BLOCK, and f(start, Int<size>) for each.

@@ -137,7 +137,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
     const S *b = tables.power + c * KK, *m = tables.weighted + c * KK;
     S *to = p + size_t(l) * R * KK * N, *normal = scale + size_t(l) * R * N;
     V<S> sum[R][2];  // even and odd columns: two short chains of additions, not a long one
-    clear(sum);
+    clear<S>(sum);
     window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
       const S* e = inside(r) ? in_ring(powers, row_s, r) + c * plane + x0 : nullptr;
       span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
@@ -212,7 +212,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
         V<S> sum[R][NC];
-        clear(sum);
+        clear<S>(sum);
         window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
           if (!inside(r)) return;
           const S* v = in_ring(values, row_v, r) + (head * d + c) * plane + x0;
@@ -248,7 +248,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
           pick<R>(hi - lo + 1, [&](auto ni) INLINED {
             constexpr int NI = decltype(ni)::value;
             V<S> sum[NI][NB];
-            clear(sum);
+            clear<S>(sum);
             dot<Pixels>(gs + lo * row_g, row_g, pitch, v + f * pitch + b0, plane, in ? d : 0, sum);
             for (int i = 0; i < NI; i++) {
               S* to = dw + (ptrdiff_t(lo + i) * KK + (t - stride * (lo + i)) * K + f) * N;
@@ -323,7 +323,7 @@ struct QnaTile : Side<K_>, Step<STRIDE_> {
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
         V<S> sum[R][NC];
-        clear(sum);
+        clear<S>(sum);
         for (int i = 0; i < rows; i++) {
           int a0, lo, hi;
           if (!seen(i, a0, lo, hi)) continue;

@@ -51,7 +51,7 @@ struct QnaWindows : Side<K_>, Step<STRIDE_> {
       repeat<K_>([&](auto b) INLINED { ws[b] = load_cell(w + b * M); });
       repeat<(P - 1) * STRIDE_ + K_>([&](auto j) INLINED {
         Cell<S> cell = load_cell(p + j * M);
-        loaded(cell);
+        cell = loaded(cell);
         repeat<K_>([&](auto b) INLINED {
           constexpr int from = decltype(j)::value - decltype(b)::value;
           if constexpr (from >= 0 && from % STRIDE_ == 0 && from / STRIDE_ < P)
@@ -85,7 +85,7 @@ struct QnaWindows : Side<K_>, Step<STRIDE_> {
         repeat<K_>([&](auto b) INLINED { ws[b] = load_cell(w + b * M); });
         repeat<P + K_ - 1>([&](auto j) INLINED {  // the cell j - (K - 1) further on
           Cell<S> cell = load_cell(p + (j - (K_ - 1)) * M);
-          loaded(cell);
+          cell = loaded(cell);
           repeat<K_>([&](auto b) INLINED {
             constexpr int i = decltype(j)::value - (K_ - 1) + decltype(b)::value;
             if constexpr (i >= 0 && i < P) sum[i] += ws[b] * cell;
@@ -202,7 +202,7 @@ struct QnaWindows : Side<K_>, Step<STRIDE_> {
       repeat<NR>([&](auto r) INLINED {
         repeat<K_ + 1>([&](auto j) INLINED {
           Cell<S> cell = load_cell(p[r] + (x + j) * M);
-          loaded(cell);
+          cell = loaded(cell);
           if constexpr (decltype(j)::value < K_) sum[r][j] += g0 * cell;
           if constexpr (decltype(j)::value > 0) sum[r][j - 1] += g1 * cell;
         });

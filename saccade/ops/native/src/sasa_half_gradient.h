@@ -21,7 +21,7 @@ void SasaHalfTile<Known>::leave_weights(int y, int rows, int x0, const V<float> 
   for (int m = 0; m <= P; m++) {
     __mmask8 in[2][2];
     V<float> in_row[2][2];
-    clear(in_row);
+    clear<float>(in_row);
     for (int i = 0; i < 2; i++)
       for (int h = 0; h < 2; h++)
         in[i][h] = i < rows && takes_part(y, i, 2 * m + h - i) ? alive : 0;
@@ -87,7 +87,7 @@ void SasaHalfTile<Known>::backward_queries(int y, int rows, int x0, bool own, I<
     channel_blocks(from, to, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
       V<float> sum[2][NC];
-      clear(sum);
+      clear<float>(sum);
       if (position)
         for (int a = 0; a < K; a++)
           for (int j = 0; j < NC; j++) {
@@ -122,7 +122,7 @@ void SasaHalfTile<Known>::backward_tables() {
       blocks(K, [&](int a0, auto na) INLINED {
         constexpr int NA = decltype(na)::value;
         V<float> sum[NC][NA];
-        clear(sum);
+        clear<float>(sum);
         for (int x = P; x < P + q1 - q0; x += N) {
           __m256i qs[NC];
           for (int j = 0; j < NC; j++) qs[j] = load_pairs(q + ptrdiff_t(c + j) * pitch + x);
@@ -155,7 +155,7 @@ void SasaHalfTile<Known>::backward_keys(const Pair* shifted, const Pair* u, floa
     channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
       V<float> sum[2][NC];
-      clear(sum);
+      clear<float>(sum);
       const Pair* v = u + ptrdiff_t(c) * pitch + j + P;
       if (m == 0)
         mix_pairs<LOW, BOTH>(p, K * pitch, pitch, v, pitch, -1, K, sum);

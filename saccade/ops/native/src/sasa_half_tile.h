@@ -162,7 +162,7 @@ struct SasaHalfTile : SasaWindow<Known> {
     blocks(K, [&](int b0, auto nb) INLINED {
       constexpr int NB = decltype(nb)::value;
       V<float> r[2][NB], c[2][NB];
-      clear(r);
+      clear<float>(r);
       dot_pairs<PairConstant>(q, duo, pitch, row_table + b0, K, pairs, r);
       for (int i = 0; i < 2; i++)
         for (int b = 0; b < NB; b++) {
@@ -191,7 +191,7 @@ struct SasaHalfTile : SasaWindow<Known> {
         span<2>(lo, hi, [&](auto Lo, auto Hi) INLINED {
           constexpr int LO = decltype(Lo)::value, NI = decltype(Hi)::value - LO + 1;
           V<float> s[NI][NB];
-          clear(s);
+          clear<float>(s);
           if constexpr (Biased)
             for (int i = 0; i < NI; i++) {
               const V<float> r = load(along_row + ((LO + i) * K + t - LO - i) * N);
@@ -270,7 +270,7 @@ struct SasaHalfTile : SasaWindow<Known> {
     channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
       V<float> sum[2][NC];
-      clear(sum);
+      clear<float>(sum);
       gather(value_rows, c, y, x0, sum);
       for (int i = 0; i < 2; i++)
         for (int j = 0; j < NC; j++)

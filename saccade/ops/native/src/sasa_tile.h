@@ -215,7 +215,7 @@ struct SasaTile : SasaWindow<Known> {
     channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
       V<S> sum[R][NC];
-        clear(sum);
+        clear<S>(sum);
       gather(logits, values, c, y, rows, x0, sum);
       for (int i = 0; i < R; i++)
         for (int j = 0; j < NC; j++)
@@ -256,7 +256,7 @@ struct SasaTile : SasaWindow<Known> {
       blocks(K, [&](int b0, auto nb) INLINED {
         constexpr int NB = decltype(nb)::value;
         V<S> in_col[1][NB];
-        clear(in_col);
+        clear<S>(in_col);
         for (int a = from / K; a < to / K; a++) {
           const ptrdiff_t j = (a * K + b0) * N;
           const ptrdiff_t at = (ptrdiff_t(i) * K * K + a * K + b0) * pitch + x0 + b0;
@@ -280,7 +280,7 @@ struct SasaTile : SasaWindow<Known> {
       channel_blocks(from, to, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
         V<S> sum[R][NC];
-        clear(sum);
+        clear<S>(sum);
         if (position)
           mix<Constant, 0, R - 1>(ds, K * N, N, table + (c - from) * K, K, 1, K, sum);
         if (content) gather(logits, keys, c, y, rows, x0, sum);
@@ -306,7 +306,7 @@ struct SasaTile : SasaWindow<Known> {
         blocks(K, [&](int a0, auto na) INLINED {
           constexpr int NA = decltype(na)::value;
           V<S> sum[NC][NA];
-          clear(sum);
+          clear<S>(sum);
           for (int i = 0; i < rows; i++)
             for (int x = P; x < P + q1 - q0; x += N) {
               V<S> qs[NC];
@@ -338,7 +338,7 @@ struct SasaTile : SasaWindow<Known> {
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
         V<S> sum[R][NC];
-        clear(sum);
+        clear<S>(sum);
         for (int i = 0; i < rows; i++) {
           const int lo = max(0, i - t), hi = min(n - 1, K - 1 + i - t);
           if (lo > hi) continue;

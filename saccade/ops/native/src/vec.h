@@ -136,14 +136,13 @@ INLINE V<S> keep(I<S> mask, V<S> v) {
 // Holds v in a register from here on. GCC reads what is used twice from memory twice, as operand of
 // two instructions, though it is loads that are scarce.
 template <class T>
-INLINE void loaded(T& v) {
+INLINE T loaded(T v) {
 #if defined(__AVX512VL__)
   asm("" : "+v"(v));
 #elif defined(__AVX2__)
   asm("" : "+x"(v));
-#else
-  (void)v;
 #endif
+  return v;
 }
 
 // 2^r for |r| <= 1/2, in float vectors of any width.
