@@ -5,12 +5,15 @@ the same are marked `slow`, as everywhere.
 """
 
 FAST = (
-    "tests/bench/test_linglo.py", "tests/bench/test_plain.py", "tests/data/boxes/",
+    "tests/bench/test_linglo.py", "tests/bench/test_plain.py", "tests/cli/test_changes.py",
+    "tests/cli/test_command.py", "tests/cli/test_complete.py", "tests/cli/test_pages.py",
+    "tests/data/boxes/",
     "tests/data/convert/", "tests/data/masks/", "tests/data/test_augment.py",
     "tests/data/test_datasets.py", "tests/data/test_images.py", "tests/data/test_packaged.py",
     "tests/data/test_picture.py", "tests/data/test_unlabelled.py",
     "tests/engine/test_checkpoint.py", "tests/engine/test_make.py", "tests/engine/test_optim.py",
     "tests/engine/test_run.py", "tests/engine/test_state.py", "tests/engine/test_watch.py",
+    "tests/infer/test_batches.py",
     "tests/infer/test_draw.py", "tests/infer/test_files.py", "tests/infer/test_palette.py",
     "tests/layers/test_anchors.py", "tests/layers/test_init.py", "tests/layers/test_norm.py",
     "tests/models/test_autoencoder.py", "tests/models/test_describe.py",

@@ -64,6 +64,13 @@ def check_timm_name(name: str) -> None:
         raise ValueError(f"no model named {name!r}; did you mean {close!r}?")
 
 
+def square_sides(recipe: Recipe) -> tuple[int, int]:
+    """The sides of square training and test images, as `Augment` and `Test` have them."""
+    train: Any = recipe.augment
+    test: Any = recipe.test
+    return train.size, test.size
+
+
 def start_backbone(net: Any, source: str) -> None:
     """Take the backbone's weights from a saved model or a run, which may be of another task."""
     try:
@@ -113,7 +120,7 @@ class TaskDefinition:
     """(settings, network, classes, notes): the task; notes are what `find` put into its Splits."""
     check_model: Callable[[str], None] = check_timm_name
     """Refuse a model's name that the task cannot use."""
-    example_sides: Callable[[Recipe], Sequence[int]]
+    example_sides: Callable[[Recipe], Sequence[int]] = square_sides
     """Sides of blank images that the network should take; they are tried before a run."""
     start: Callable[[Any, str], None] = start_backbone
     """(network, source): take weights from a saved model (`model.start`)."""

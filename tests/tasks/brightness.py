@@ -131,7 +131,6 @@ TASK = tasks.TaskDefinition(
     network=lambda recipe, classes, options: BrightnessNet(recipe.task.width, **options),
     task=lambda settings, net, classes, notes: BrightnessTask(net),
     check_model=lambda name: None,
-    example_sides=lambda recipe: (recipe.test.size,),
     builders={"brightness_net": BrightnessNet},
     figures={"close": tasks.Figure("within a tenth", "%", digits=1)},
     hub_tag="image-feature-extraction",

@@ -16,7 +16,8 @@ from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.train import Stopped
 from saccade.recipes.recipe import change
-from tests.cli.conftest import run as run  # the command line, as a fixture
+from tests.cli.conftest import run as run  # the command line, as fixtures
+from tests.cli.conftest import typed as typed
 from tests.engine.classify_runs import At, fit, same
 from tests.tasks import brightness
 from tests.tasks.brightness import RECIPE

@@ -58,12 +58,6 @@ def _batching(settings: Augment, images: Any) -> dict[str, Any]:
     return {"repeats": settings.repeats}
 
 
-def _sides(recipe: Recipe) -> tuple[int, int]:
-    train: Any = recipe.augment
-    test: Any = recipe.test
-    return train.size, test.size
-
-
 def _every(path: str, classes: list[str]) -> unlabelled.Pictures:
     return unlabelled.every(path)
 
@@ -87,7 +81,6 @@ TASK = TaskDefinition(
     network=_network,
     task=_task,
     check_model=_check_model,
-    example_sides=_sides,
     start=_start,
     figures={"ssim": Figure("ssim", digits=4), "l1": Figure("l1", digits=4)},
     hub_tag="image-to-image",

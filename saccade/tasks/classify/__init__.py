@@ -5,7 +5,6 @@ from typing import Any
 from saccade.data import augment, datasets
 from saccade.recipes.augment import Augment, Test
 from saccade.recipes.classify import Classify, Distill
-from saccade.recipes.recipe import Recipe
 from saccade.tasks.classify import network
 from saccade.tasks.classify.baseline import fit_linear_model
 from saccade.tasks.classify.task import ClassifyTask, DistillTask
@@ -30,12 +29,6 @@ def _batching(settings: Augment, images: Any) -> dict[str, Any]:
     return {"repeats": settings.repeats, "mix": augment.Mix(settings) if mixes else None}
 
 
-def _sides(recipe: Recipe) -> tuple[int, int]:
-    train: Any = recipe.augment
-    test: Any = recipe.test
-    return train.size, test.size
-
-
 def _answers(task: ClassifyTask, output: dict[str, Any]) -> list[dict[str, Any]]:
     (guesses,) = task.predict(output)
     return [guess._asdict() for guess in guesses]
@@ -55,7 +48,6 @@ TASK = TaskDefinition(
     batching=_batching,
     network=network.build,
     task=_task,
-    example_sides=_sides,
     start=network.start,
     prepare=give_teacher,
     baseline=fit_linear_model,

@@ -92,13 +92,6 @@ class DetrTask(Detect):
         sizes: Sequence[tuple[int, int]] | None = None,
         score: float | None = None,
     ) -> list[Detections]:
-        """The boxes of the queries, the highest score first, in pixels of pictures of these sizes.
-
-        Args:
-            output: what the task gave for a batch
-            sizes: heights and widths of the pictures; those of the batch if None
-            score: leave out boxes below it; the recipe's if None
-        """
         originals = output["size"].tolist() if sizes is None else sizes
         least = self.score if score is None else score
         images = []

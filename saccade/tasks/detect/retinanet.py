@@ -114,13 +114,6 @@ class RetinaNetTask(Detect):
         sizes: Sequence[tuple[int, int]] | None = None,
         score: float | None = None,
     ) -> list[Detections]:
-        """The boxes of each image with the highest scores, in pixels of pictures of these sizes.
-
-        Args:
-            output: what the task gave for a batch
-            sizes: heights and widths of the pictures; those of the batch if None
-            score: leave out boxes below it; the recipe's if None
-        """
         least = _logit(self.score if score is None else score)
         own = output["size"].tolist()
         originals = own if sizes is None else [tuple(map(int, size)) for size in sizes]

@@ -1,5 +1,6 @@
 """What tasks that find boxes have in common: what they find, and how it is judged."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,21 @@ class Detect(Task):
         self.net = net
         self.classes = tuple(classes)
         self.ids = list(ids) if ids is not None else list(range(1, len(self.classes) + 1))
+
+    @abstractmethod
+    def predict(
+        self,
+        output: dict[str, Tensor],
+        sizes: Sequence[tuple[int, int]] | None = None,
+        score: float | None = None,
+    ) -> list[Detections]:
+        """The boxes of each image with the highest scores, in pixels of the pictures.
+
+        Args:
+            output: what the task gave for a batch
+            sizes: heights and widths of the pictures; those of the batch if None
+            score: leave out boxes below it; the recipe's if None
+        """
 
     def decoding(self) -> dict[str, Any]:
         return {"ids": self.ids}

@@ -394,5 +394,5 @@ def test_nothing_counted_is_said():
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faster_coco_eval", None)
-    with pytest.raises(ImportError, match=r"pip install saccade\[detection\]"):
+    with pytest.raises(ImportError, match=r"pip install 'saccade\[detection\]'"):
         metric()
