@@ -44,13 +44,15 @@ class Anchors:
         self, grids: Sequence[tuple[int, int]], device: torch.device | str = "cpu"
     ) -> Float[Tensor, "N 4"]:
         """For levels of that many rows and columns, finest first; in pixels of the image."""
-        if torch.compiler.is_exporting():  # sizes are symbols, and nothing may be remembered
+        # Sizes may be symbols, and tensors those of a tracer: nothing may be remembered.
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
             return self.all_levels(grids).to(device)
         key = tuple(grids), str(device)
         if key not in self._cache:
             if len(self._cache) >= KEPT:
                 self._cache.pop(next(iter(self._cache)))
-            self._cache[key] = self.all_levels(grids).to(device)
+            with torch.inference_mode(False):  # for whoever asks again, in whichever mode
+                self._cache[key] = self.all_levels(grids).to(device)
         return self._cache[key]
 
     def all_levels(self, grids: Sequence[tuple[int, int]]) -> Float[Tensor, "N 4"]:

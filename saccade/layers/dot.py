@@ -7,6 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.ops.modes import transformed
+
 
 class DotProductAttention(nn.Module):
     """Compare every token with every other; `fused=False` holds the N x N map in memory."""
@@ -35,7 +37,7 @@ class DotProductAttention(nn.Module):
         return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
 
     def forward(self, x: Float[Tensor, "B *grid C"]) -> Float[Tensor, "B *grid C"]:
-        if self.fused:
+        if self.fused and not transformed():  # the fused one has no forward derivative
             q, k, v = self.split(x.flatten(1, -2))
             y = F.scaled_dot_product_attention(q, k, v)
         else:

@@ -53,6 +53,9 @@ class KeyOnlyAttention(nn.Module):
         key, value, saliency, gate, mix = self.key, self.value, self.saliency, self.gate, self.mix
         if not untouched(x, key, value, saliency, gate, mix) or saliency.bias is not None:
             return None
+        square = (x.shape[-1],) * 2
+        if any(part.weight.shape != square for part in (key, value, gate, mix)):
+            return None
         biases = key.bias, value.bias, gate.bias, mix.bias
         if any(bias is None for bias in biases):
             return None

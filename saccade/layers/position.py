@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.norm import scale_and_shift
-from saccade.layers.untouched import readable, untouched
+from saccade.layers.norm import is_scale_and_shift, scale_and_shift
+from saccade.layers.untouched import depthwise3x3, readable, untouched
 
 
 @readable
@@ -98,8 +98,14 @@ class RPCPE(nn.Module):
         if not untouched(x, self):
             return None
         if self.fused is not None:
-            return None if self.fused.bias is None else (self.fused.weight, self.fused.bias)
-        return None if self.training and self.batch_norm else self.kernel()
+            known = depthwise3x3(self.fused) and self.fused.bias is not None
+            return (self.fused.weight, self.fused.bias) if known else None
+        for branch in self._branches():
+            if type(branch) is not DepthwiseBranch or not depthwise3x3(branch.conv):
+                return None
+            if branch.norm is not None and not is_scale_and_shift(branch.norm):
+                return None
+        return self.kernel()
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         if self.fused is not None:

@@ -119,6 +119,8 @@ class StandAloneAttention(nn.Module):
             return None
         if not untouched(x, query, key, value):
             return None
+        if not query.weight.shape == key.weight.shape == value.weight.shape:
+            return None
         pixels = x.permute(0, 2, 3, 1)
         if not fuses(pixels, query.weight.flatten(1)):
             return None

@@ -20,12 +20,15 @@ from saccade.ops.precision import autocasts
 Kind = TypeVar("Kind", bound=nn.Module)
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_CALL = nn.Module.__call__
 _FORWARD: dict[type[nn.Module], object] = {}  # the classes that operators read, as they were built
 
 
 def readable(kind: type[Kind]) -> type[Kind]:
     """Declare that parameters and buffers of this class say all that it does; a decorator."""
-    _FORWARD[kind] = kind.forward
+    forward: Any = kind.forward
+    patched = kind.__module__.startswith("torch.") and forward.__module__ != kind.__module__
+    _FORWARD[kind] = None if patched else forward
     return kind
 
 
@@ -58,7 +61,8 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
     if module is None:
         return True
     kind = type(module)
-    if kind not in _FORWARD or kind.forward is not _FORWARD[kind] or "forward" in module.__dict__:
+    # The bound method's function: of an instance's own forward, or a patched class, it is another.
+    if kind not in _FORWARD or getattr(module.forward, "__func__", None) is not _FORWARD[kind]:
         return False
     if any(getattr(module, hooks) for hooks in _HOOKS):
         return False
@@ -76,7 +80,9 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
 
 
 def _hooked_everywhere() -> bool:
-    """Whether somebody hooked all modules; FLOP counters, which note their names, do not count."""
+    """Whether somebody hooked or patched all modules; FLOP counters only note their names."""
+    if nn.Module.__call__ is not _CALL:
+        return True
     for name in _HOOKS:
         for hook in getattr(everywhere, f"_global{name}").values():
             if not isinstance(getattr(hook, "__self__", None), ModuleTracker):
@@ -92,6 +98,17 @@ def pointwise(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
         and module.padding == (0, 0)
         and module.groups == 1
         and module.bias is None
+    )
+
+
+def depthwise3x3(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
+    """Whether it is a depth-wise 3 x 3 convolution of which weight and bias are all."""
+    return (
+        type(module) is nn.Conv2d
+        and module.kernel_size == (3, 3)
+        and module.stride == module.padding == module.dilation == (1, 1)
+        and module.groups == module.in_channels == module.out_channels
+        and module.padding_mode == "zeros"
     )
 
 

@@ -63,6 +63,7 @@ def _by_products(x: Tensor, weight: Tensor) -> bool:
         and torch.backends.cpu.get_cpu_capability() == "AVX2"
         and not autocasts(x.device)
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
         and not transformed()
     )
 

@@ -62,6 +62,8 @@ def sample_by_sample(call: Callable) -> Callable:
             pairs = zip(args, axes, strict=True)
             return call(*(x if axis is None else x.select(axis, i) for x, axis in pairs))
 
+        if not info.batch_size:
+            raise ValueError(f"{call}: torch.vmap over no samples; give it at least one")
         results = [sample(i) for i in range(info.batch_size)]
         if isinstance(results[0], Tensor):
             return torch.stack(results), 0

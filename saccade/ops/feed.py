@@ -54,8 +54,8 @@ def composed(
 
 
 def _check(x, w1, b1, taps, shift, w2, b2, tanh) -> None:
-    J, C = w1.shape
-    fit = x.ndim == 4 and x.shape[-1] == C and w2.shape[1] == J
+    J, C = w1.shape if w1.ndim == 2 else (-1, -1)
+    fit = x.ndim == 4 and w2.ndim == 2 and x.shape[-1] == C and w2.shape[1] == J
     fit = fit and b1.shape == (J,) and b2.shape == w2.shape[:1]
     fit = fit and (taps is None or taps.shape == (J, 1, 3, 3))
     fit = fit and (shift is None or (taps is not None and shift.shape == (J,)))

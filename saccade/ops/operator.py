@@ -62,8 +62,8 @@ _backend: ContextVar[str] = ContextVar("saccade_backend", default="auto")
 def use_backend(name: str) -> Generator[None]:
     """Compute by this backend wherever an operator has it: "plain", "native", "triton", ...
 
-    "plain" takes the reference of every operator: ordinary PyTorch, also in exported graphs, which
-    then run without saccade. An operator that does not know the name chooses as always.
+    "plain" takes the cheapest plain form of every operator: ordinary PyTorch, also in exported
+    graphs, which then run without saccade. An operator without such a form chooses as always.
     """
     known = {"auto", "plain", *(form for op in OPERATORS.values() for form in op.forms)}
     if name not in known:
@@ -313,17 +313,28 @@ class Operator:
         return [out, *(out.new_empty(0) for _ in range(self.keeps))]
 
     def _backward(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        with no_autocast(grad.device):  # as the forward was, wherever the backward is called
+            return self._gradients(grad, *args)
+
+    def _gradients(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
         inputs, (out, *residuals, backend, wanted) = args[: self.arity], args[self.arity :]
+        self.check(*inputs)
+        like = self.output(*inputs)
+        if any(t is not None and not _alike(t, like) for t in (grad, out)):
+            raise ValueError(
+                f"{self.name}_backward: grad must be like the output, {tuple(like.shape)} "
+                f"{like.dtype} {like.device}, got {tuple(grad.shape)} {grad.dtype} {grad.device}"
+            )
         kernel = self._kernel(backend, inputs)
         if kernel is None or kernel.backward is None:
             gradients = self._pulled_back(self._plain(backend, inputs), grad, inputs, wanted)
         else:
             ready = self._prepared(kernel, inputs)
             saved = tuple(t.contiguous() for t in residuals) if kernel.keeps is not None else ()
-            missing = kernel.keeps is not None and not saved[0].numel()
-            if missing or (kernel.saves and out is None):  # the forward knew of no backward
-                out = self.output(*inputs)
-                saved = () if kernel.keeps is None else kernel.keeps(out, *inputs)
+            room = () if kernel.keeps is None else kernel.keeps(like, *inputs)
+            known = all(_alike(t, r) for t, r in zip(saved, room, strict=True))
+            if not known or (kernel.saves and out is None):  # the forward knew of no backward
+                out, saved = like, room
                 kernel.forward(out, saved, *ready)
             if kernel.saves:
                 saved = (out, *saved)
@@ -434,6 +445,10 @@ class Operator:
         """For graphs that go where saccade is not, such as ONNX's: the reference in its place."""
         y = self.reference(*args[: self.arity])
         return (y, *(y.new_empty(0) for _ in range(self.keeps))) if self.keeps else y
+
+
+def _alike(t: Tensor, other: Tensor) -> bool:
+    return t.shape == other.shape and t.dtype == other.dtype and t.device == other.device
 
 
 def _nothing(like: Tensor) -> Tensor:

@@ -148,7 +148,8 @@ def _check(
     s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor | None, stride: int, padding: int, fold: bool
 ) -> None:
     here = "aggregate"
-    if s.shape[:3] != v.shape[:3] or s.shape[4] != v.shape[3] or s.device != v.device:
+    fit = s.ndim == v.ndim == 5 and s.shape[:3] == v.shape[:3] and s.shape[4] == v.shape[3]
+    if not fit or s.device != v.device:
         raise ValueError(
             f"{here}: s is B H W L h and v B H W h d on one device, got {s.shape=} {v.shape=} "
             f"{s.device=} {v.device=}"
@@ -160,7 +161,7 @@ def _check_windows(
     here: str, size: Any, queries: Any, rpe: Tensor, ws: Tensor | None, stride: int, padding: int
 ) -> None:
     k = rpe.shape[0]
-    if rpe.shape != (k, k, *queries) or (ws is not None and ws.shape != rpe.shape):
+    if rpe.ndim != 4 or rpe.shape != (k, k, *queries) or (ws is not None and ws.shape != rpe.shape):
         raise ValueError(
             f"{here}: rpe and ws must be k k L h with L, h = {tuple(queries)}, got {rpe.shape=}"
             + ("" if ws is None else f" {ws.shape=}")
@@ -223,6 +224,11 @@ def _composed(
 
 
 def _check_attend(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding) -> None:
+    if [t.ndim for t in (x, weight, rpe, mix)] != [4, 2, 4, 2]:
+        raise ValueError(
+            f"attend: x is B H W C, weight J C, rpe k k L h, mix D V, got {x.shape=} "
+            f"{weight.shape=} {rpe.shape=} {mix.shape=}"
+        )
     L, h = rpe.shape[2:]
     (J, C), (D, V) = weight.shape, mix.shape
     fit = x.shape[-1] == C and J == V + L * h and V % h == 0 and V > 0

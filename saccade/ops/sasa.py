@@ -191,7 +191,10 @@ def _check(
     q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None, col: Tensor | None, heads: int,
     window: int, border: str,
 ) -> None:  # fmt: skip
-    here, C = "local_attention", q.shape[1]
+    here = "local_attention"
+    if q.ndim != 4:
+        raise ValueError(f"{here}: maps are B C H W, got {tuple(q.shape)}")
+    C = q.shape[1]
     if any(t is not None and (t.shape != q.shape or t.device != q.device) for t in (k, v)):
         shapes = [None if t is None else (tuple(t.shape), str(t.device)) for t in (q, k, v)]
         raise ValueError(f"{here}: q, k and v must have one shape and device, got {shapes}")
@@ -218,6 +221,8 @@ def _check(
                 f"{here}: {name} must be (1 or {heads}, {window}, {d // 2}) on the maps' device, "
                 f"got {tuple(table.shape)} on {table.device}"
             )
+    if row.shape != col.shape:
+        raise ValueError(f"{here}: row and col have one shape, got {row.shape=} {col.shape=}")
 
 
 def _flops(q: Any, k: Any, v: Any, row: Any, col: Any, heads: int, window: int, border: str) -> int:

@@ -140,8 +140,10 @@ def _composed_maximum(
 
 
 def _check(x, wq, wk, wv, row, col, *rest) -> None:
-    (D, C), side, (*affine, heads, _) = wq.shape, math.isqrt(len(wv)), rest
-    fit = x.ndim == 4 and x.shape[1] == C and wk.shape == wq.shape and wv.shape[1:] == (D, C)
+    (*affine, heads, _), side = rest, math.isqrt(len(wv))
+    D, C = wq.shape if wq.ndim == 2 else (-1, -1)
+    fit = x.ndim == 4 and wv.ndim == 3 and x.shape[1] == C
+    fit = fit and wk.shape == wq.shape and wv.shape[1:] == (D, C)
     fit = fit and side * side == len(wv) and heads > 0 and D % heads == 0
     fit = fit and (row is None) == (col is None) and all(t.shape == (D,) for t in affine)
     table = 2 * side - 1, D // max(heads, 1) // 2

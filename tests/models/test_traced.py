@@ -129,7 +129,7 @@ def test_fx_traces_the_whole_model(name, untyped):
 
 
 @nanos
-@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("strict", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_export_with_named_sizes(name, strict, untyped):
     model = build(name)
     sizes = {0: Dim("batch", min=1, max=64), 2: Dim("height", min=32, max=512)}
@@ -234,6 +234,7 @@ def test_the_card_of_a_trained_model_knows_its_map(tag):
 # -- without kernels ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_all_of_it_without_kernels():
     if os.environ.get("SACCADE_NATIVE") == "0":
         pytest.skip("this is the process without kernels")

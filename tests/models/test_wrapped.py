@@ -163,7 +163,7 @@ def test_global_hooks_see_every_module(name, kind):
 
 
 @nanos
-@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("grad", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_hook_on_one_module_alone_changes_the_output(name, grad):
     model, x = build(name).eval(), image(40, batch=1)
     silent = set()

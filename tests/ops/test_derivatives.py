@@ -19,6 +19,7 @@ def leaves(*shapes):
 
 
 @built
+@pytest.mark.slow
 @pytest.mark.parametrize("border", ["zero", "mask"])
 def test_second_derivatives_of_local_attention(border):
     inputs = leaves(*[(1, 4, 3, 4)] * 3, *[(1, 3, 1)] * 2)
@@ -26,6 +27,7 @@ def test_second_derivatives_of_local_attention(border):
 
 
 @built
+@pytest.mark.slow
 def test_second_derivatives_without_positions():
     inputs = leaves(*[(1, 4, 3, 4)] * 3)
 
@@ -36,6 +38,7 @@ def test_second_derivatives_without_positions():
 
 
 @built
+@pytest.mark.slow
 @pytest.mark.parametrize(("stride", "fold"), [(1, True), (2, True), (1, False)])
 def test_second_derivatives_of_aggregation(stride, fold):
     s, v, rpe, ws = leaves((1, 3, 4, 2, 1), (1, 3, 4, 1, 2), *[(3, 3, 2, 1)] * 2)

@@ -777,3 +777,41 @@ def test_autocast_leaves_double_precision_alone(name):
         y = example.call(*inputs)
     assert y.dtype == torch.float64
     close([y], [example.call(*inputs)], 1e-11)
+
+
+# -- what must not reach a pointer ---------------------------------------------------------------
+
+
+def test_tables_of_two_shapes_are_refused(untyped):
+    q, row, col = torch.randn(1, 64, 9, 9), torch.randn(8, 7, 4), torch.randn(1, 7, 4)
+    for tables in ((row, col), (col, row)):
+        with pytest.raises(ValueError, match="one shape"):
+            sasa.local_attention(q, q, q, *tables, 8, 7)
+
+
+def test_values_of_another_rank_are_refused(untyped):
+    s, rpe = torch.randn(1, 8, 8, 2, 2), torch.zeros(3, 3, 2, 2)
+    for v in (torch.randn(1, 8, 8, 2), torch.randn(1, 8, 8, 2, 16, 4)):
+        with pytest.raises(ValueError, match="v B H W h d"):
+            qna.aggregate(s, v, rpe, None, 1, 1)
+
+
+def test_gradients_that_are_not_like_the_output_are_refused():
+    x, w = torch.randn(128, 16), torch.randn(8, 16)
+    for grad in (torch.ones(128, 8).double(), torch.ones(2, 8)):
+        with pytest.raises(ValueError, match="like the output"):
+            torch.ops.saccade.linear_backward(grad, x, w, None, None, "native", [True, True, False])
+
+
+@pytest.mark.parametrize("backend", ["native", "tiled"])
+def test_backward_inside_autocast(backend):
+    q, k, v = (torch.randn(1, 32, 12, 12, requires_grad=True) for _ in range(3))
+    row, col = torch.randn(2, 1, 7, 4)
+
+    def loss():
+        return sasa.local_attention(q, k, v, row, col, 4, 7, backend=backend).square().sum()
+
+    expected = torch.autograd.grad(loss(), (q, k, v))
+    y = loss()
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(torch.autograd.grad(y, (q, k, v)), expected)

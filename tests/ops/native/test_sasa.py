@@ -300,10 +300,10 @@ def test_flops_are_those_of_the_equation():
 @pytest.mark.parametrize(("change", "message"), [
     ({"heads": 3}, "heads must divide"),
     ({"window": 4}, "window must be odd"),
-    ({"window": 17, "row": None, "col": None}, "windows from 3 to 15"),
+    ({"window": 17, "row": None, "col": None}, "windows of 3 to 15"),
     ({"border": "wrap"}, "border must be"),
     ({"row": None}, "come together"),
-    ({"k": None, "row": None, "col": None}, "keys or positions"),
+    ({"k": None, "row": None, "col": None}, "k or positions"),
     ({"row": torch.zeros(1, 5, 4)}, "row must be"),
     ({"k": torch.zeros(2, 16, 9, 10)}, "one shape and device"),
 ])  # fmt: skip
