@@ -27,7 +27,7 @@ _FORWARD: dict[type[nn.Module], object] = {}  # the classes that operators read,
 def readable(kind: type[Kind]) -> type[Kind]:
     """Declare that parameters and buffers of this class say all that it does; a decorator."""
     forward: Any = kind.forward
-    patched = kind.__module__.startswith("torch.") and forward.__module__ != kind.__module__
+    patched = kind.__module__.startswith("torch.") and not forward.__module__.startswith("torch.")
     _FORWARD[kind] = None if patched else forward
     return kind
 

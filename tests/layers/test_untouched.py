@@ -189,7 +189,7 @@ def test_norms_that_learn_alone_gather_statistics():
     assert position.branches[0].norm.num_batches_tracked == 1
 
 
-def test_layers_of_other_widths_are_called():
+def test_layers_of_other_widths_are_called(untyped):
     layer, x = KeyOnlyAttention(32, 4), torch.randn(1, 64, 32)
     layer.key, layer.value, layer.gate = nn.Linear(32, 16), nn.Linear(32, 16), nn.Linear(16, 16)
     layer.saliency, layer.mix = nn.Linear(16, 4, bias=False), nn.Linear(16, 32)
@@ -238,3 +238,12 @@ layer.key.register_forward_hook(lambda *_: None)
 torch.testing.assert_close(layer(x), y)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_plain_layers_are_read():
+    """Else all of the above would hold for want of fused operators."""
+    position = RPCPE(16)
+    assert untouched(torch.randn(1, 16, 8, 8), position)
+    assert position.one(torch.randn(1, 16, 8, 8)) is not None
+    assert KeyOnlyAttention(16, 2).letters(torch.randn(1, 9, 16)) is not None
+    assert FeedForward(8, 16, position).letters(torch.randn(1, 8, 8, 8)) is not None
