@@ -338,6 +338,7 @@ class Operator:
                 kernel.forward(out, saved, *ready)
             if kernel.saves:
                 saved = (out, *saved)
+            del like, room  # the gradients want the place of maps that are gone
             grad = grad if "grad" in kernel.strided else grad.contiguous()
             gradients = kernel.backward(grad, saved, wanted, *ready)
         return tuple(
@@ -356,10 +357,10 @@ class Operator:
 
     def _laid_out(self, gradient: Tensor, t: Tensor, like_input: bool) -> Tensor:
         gradient = gradient.to(t.dtype)
-        if like_input:
+        if like_input and gradient.stride() != t.stride():
             alike = torch.empty_like(t)
             return gradient if gradient.stride() == alike.stride() else alike.copy_(gradient)
-        return gradient.contiguous()
+        return gradient if like_input else gradient.contiguous()
 
     def _kernel(self, backend: str, inputs: Sequence[Any]) -> Kernel | None:
         """The kernel of a backend, None for a plain form.
