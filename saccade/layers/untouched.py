@@ -8,6 +8,7 @@ apart from its neighbours is called like any module. `untouched` decides it for 
 from collections.abc import Iterable
 from typing import Any, TypeGuard, TypeVar
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as everywhere
 from torch.nn.modules.batchnorm import _NormBase
@@ -81,7 +82,7 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
 
 def _hooked_everywhere() -> bool:
     """Whether somebody hooked or patched all modules; FLOP counters only note their names."""
-    if nn.Module.__call__ is not _CALL:
+    if nn.Module.__call__ is not _CALL and not torch.compiler.is_compiling():  # exporters patch it
         return True
     for name in _HOOKS:
         for hook in getattr(everywhere, f"_global{name}").values():

@@ -319,26 +319,29 @@ class Operator:
     def _gradients(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
         inputs, (out, *residuals, backend, wanted) = args[: self.arity], args[self.arity :]
         self.check(*inputs)
-        like = self.output(*inputs)
+        shapes = [_shape_of(t) if isinstance(t, Tensor) else t for t in inputs]  # without memory
+        like = self.output(*shapes)
         if any(t is not None and not _alike(t, like) for t in (grad, out)):
             raise ValueError(
                 f"{self.name}_backward: grad must be like the output, {tuple(like.shape)} "
-                f"{like.dtype} {like.device}, got {tuple(grad.shape)} {grad.dtype} {grad.device}"
+                f"{like.dtype}, got {tuple(grad.shape)} {grad.dtype} {grad.device}"
             )
+        if grad.device != inputs[0].device:
+            raise ValueError(f"{self.name}_backward: grad must be on {inputs[0].device}")
         kernel = self._kernel(backend, inputs)
         if kernel is None or kernel.backward is None:
             gradients = self._pulled_back(self._plain(backend, inputs), grad, inputs, wanted)
         else:
             ready = self._prepared(kernel, inputs)
             saved = tuple(t.contiguous() for t in residuals) if kernel.keeps is not None else ()
-            room = () if kernel.keeps is None else kernel.keeps(like, *inputs)
+            room = () if kernel.keeps is None else kernel.keeps(like, *shapes)
             known = all(_alike(t, r) for t, r in zip(saved, room, strict=True))
             if not known or (kernel.saves and out is None):  # the forward knew of no backward
-                out, saved = like, room
+                out = self.output(*inputs)
+                saved = () if kernel.keeps is None else kernel.keeps(out, *inputs)
                 kernel.forward(out, saved, *ready)
             if kernel.saves:
                 saved = (out, *saved)
-            del like, room  # the gradients want the place of maps that are gone
             grad = grad if "grad" in kernel.strided else grad.contiguous()
             gradients = kernel.backward(grad, saved, wanted, *ready)
         return tuple(
@@ -449,7 +452,11 @@ class Operator:
 
 
 def _alike(t: Tensor, other: Tensor) -> bool:
-    return t.shape == other.shape and t.dtype == other.dtype and t.device == other.device
+    return t.shape == other.shape and t.dtype == other.dtype
+
+
+def _shape_of(t: Tensor) -> Tensor:
+    return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
 
 
 def _nothing(like: Tensor) -> Tensor:

@@ -42,7 +42,9 @@ def windowed(
     """The equation, all windows at once."""
     (q, k, v), bias, (h, w) = _split(qkv, table, window)
     learns = torch.is_grad_enabled() and (qkv.requires_grad or table.requires_grad)
-    if learns or transformed():  # PyTorch's fused attention has one derivative, and no forward one
+    if (
+        learns or transformed() or torch.jit.is_tracing()
+    ):  # PyTorch's fused attention has one derivative, and no forward one
         y = _softmax(q, k, bias).to(v.dtype) @ v
     else:
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
