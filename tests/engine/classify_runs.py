@@ -1,6 +1,7 @@
 """A set and a recipe so small that a run takes seconds, and processes that can be killed."""
 
 import multiprocessing
+import pickle
 import socket
 from pathlib import Path
 
@@ -91,8 +92,17 @@ def fit(recipe, data, out, watcher=None):
 
 
 def apart(target, *arguments, ranks=1):
-    """Run in forked processes, as torchrun would; gives their exit codes."""
-    fork = multiprocessing.get_context("fork")
+    """Run in processes of their own, as torchrun would; gives their exit codes.
+
+    They are forked from a server without threads, for a test process has some and forks badly;
+    only functions that cannot be sent there are forked from here.
+    """
+    try:
+        pickle.dumps((target, arguments))
+        fork = multiprocessing.get_context("forkserver")
+        fork.set_forkserver_preload(["torch", "saccade", "tests.engine.classify_runs"])
+    except (AttributeError, TypeError, pickle.PicklingError):
+        fork = multiprocessing.get_context("fork")
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
