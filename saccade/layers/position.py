@@ -53,7 +53,6 @@ class RPCPE(nn.Module):
         self.dim, self.skip = dim, skip
         self.branches = nn.ModuleList(DepthwiseBranch(dim, norm) for _ in range(branches))
         self.fused: nn.Conv2d | None = None
-        self.batch_norm = norm
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
