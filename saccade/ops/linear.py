@@ -41,15 +41,6 @@ def _torch(
     return F.linear(x, weight, bias)
 
 
-def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
-    fit = weight.ndim == 2 and x.ndim > 0 and x.shape[-1] == weight.shape[1]
-    present = [x, weight] if bias is None else [x, weight, bias]
-    fit = fit and (bias is None or bias.shape == weight.shape[:1])
-    if not fit or any(t.device != x.device for t in present):
-        kinds = [f"{tuple(t.shape)} on {t.device}" for t in present]
-        raise ValueError(f"linear: x ends in C, weight is D C and bias D, got {', '.join(kinds)}")
-
-
 def _flops(x: Any, weight: Any, bias: Any) -> int:
     return 2 * math.prod(x[:-1]) * weight[0] * weight[1]
 
@@ -58,7 +49,6 @@ LINEAR = Operator(
     "linear",
     plain={"torch": _torch},
     kernels={"native": NATIVE},
-    check=_check,
     output=lambda x, weight, bias: x.new_empty(*x.shape[:-1], len(weight)),
     flops=_flops,
 )

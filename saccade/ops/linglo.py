@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from saccade.ops.native.linglo import NATIVE
 from saccade.ops.operator import Operator
-from saccade.ops.precision import autocasts, no_autocast, wide
+from saccade.ops.precision import no_autocast, wide
 
 
 class Weights(NamedTuple):
@@ -142,18 +142,9 @@ def _per_head(g: Float[Tensor, "B h C"]) -> Float[Tensor, "B C"]:
 
 
 def _check(x: Tensor, *letters: Tensor) -> None:
-    w = Weights(*letters)
-    C, h = x.shape[-1], len(w.ws)
-    square, line = (C, C), (C,)
-    shapes = Weights(square, line, square, line, (h, C), square, line, square, line)  # ty: ignore
-    fit = x.ndim == 3 and C % h == 0 and all(t.shape == s for t, s in zip(w, shapes, strict=True))
-    mixed = any(t.dtype != x.dtype for t in w) and not autocasts(x.device)
-    if not fit or mixed or any(t.device != x.device for t in w):
-        kinds = [f"{n} {tuple(t.shape)} {t.dtype}" for n, t in w._asdict().items()]
-        raise ValueError(
-            f"key_only: x is B N C, ws h C with h dividing C, the others C C or C, all of one "
-            f"dtype and device, got x {tuple(x.shape)} {x.dtype}, {', '.join(kinds)}"
-        )
+    C, h = x.shape[-1], len(Weights(*letters).ws)
+    if h < 1 or C % h:
+        raise ValueError(f"key_only: ws is h C with h dividing C, got {h=} {C=}")
 
 
 def _flops(x: Any, *letters: Any) -> int:
@@ -164,8 +155,10 @@ def _flops(x: Any, *letters: Any) -> int:
 
 def _of(form: Any) -> Any:
     def by_letters(
-        x: Tensor, wk: Tensor, bk: Tensor, wv: Tensor, bv: Tensor, ws: Tensor,
-        u1: Tensor, b1: Tensor, u2: Tensor, b2: Tensor,
+        x: Float[Tensor, "B N C"], wk: Float[Tensor, "C C"], bk: Float[Tensor, "C"],
+        wv: Float[Tensor, "C C"], bv: Float[Tensor, "C"], ws: Float[Tensor, "h C"],
+        u1: Float[Tensor, "C C"], b1: Float[Tensor, "C"], u2: Float[Tensor, "C C"],
+        b2: Float[Tensor, "C"],
     ) -> Tensor:  # fmt: skip
         return form(x, Weights(wk, bk, wv, bv, ws, u1, b1, u2, b2))
 

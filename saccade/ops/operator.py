@@ -4,9 +4,10 @@ An operator is a pure function with an equation. Its arguments are tensors, some
 absent, and then options. It is declared by
 
     plain      its forms in ordinary PyTorch, which autograd and tracers look into; the first is the
-               reference, from which second derivatives, torch.func and portable graphs are taken
+               reference, from which second derivatives, torch.func and portable graphs are taken,
+               and whose annotations say which shapes fit to each other
     kernels    forms that are one node to everybody else and bring their own backward
-    check      refuses, in one sentence, inputs that the equation has no meaning for
+    check      refuses, in one sentence, what has no meaning though the shapes fit
     output     an empty tensor like the result
     flops      the cost of the equation, whichever form computes it
 
@@ -39,6 +40,7 @@ from torch.utils.flop_counter import register_flop_formula
 from saccade.ops.derivatives import autograd_inside, sample_by_sample, second
 from saccade.ops.modes import counting, for_onnx, transformed
 from saccade.ops.precision import autocasts, no_autocast, wide
+from saccade.ops.shapes import Shapes
 
 LIBRARY = torch.library.Library("saccade", "FRAGMENT")
 OPERATORS: dict[str, "Operator"] = {}
@@ -117,12 +119,13 @@ class Operator:
         *,
         plain: dict[str, Callable[..., Tensor]],
         kernels: dict[str, Kernel],
-        check: Callable[..., None],
         output: Callable[..., Tensor],
         flops: Callable[..., int],
+        check: Callable[..., None] | None = None,
         keeps: int = 0,
         tables: tuple[str, ...] = (),
         like_input: tuple[str, ...] = (),
+        mixed: bool = False,
         autocast: bool = False,
         cheapest: Callable[..., str] | None = None,
     ):
@@ -132,19 +135,23 @@ class Operator:
             keeps: how many tensors a kernel that keeps any keeps for the backward.
             tables: the small inputs that kernels get in the dtype of the sums.
             like_input: the inputs whose gradients lie in memory as they do; others are contiguous.
+            mixed: whether inputs that are no tables may be of several dtypes.
             autocast: whether autocast casts the inputs that are no tables; without, the plain form
                 runs under autocast.
             cheapest: (*inputs) to the plain form to take; without, the reference.
         """
         self.name, self.plain, self.kernels = name, plain, kernels
-        self.check, self.output, self.flops = check, output, flops
+        self.own_check, self.output, self.flops = check, output, flops
         self.keeps, self.autocast = keeps, autocast
         self.forms = (*plain, *kernels)
         reference = next(iter(plain))
         self.reference = plain[reference]
         self.cheapest = cheapest or (lambda *inputs: reference)
-        kinds = {p.name: _kind(p) for p in inspect.signature(self.reference).parameters.values()}
+        parameters = inspect.signature(self.reference).parameters
+        kinds = {p.name: _kind(p) for p in parameters.values()}
         self.names = [n for n, kind in kinds.items() if kind.startswith("Tensor")]
+        one_dtype = () if mixed else {*self.names} - {*tables}
+        self.shapes = Shapes({n: parameters[n].annotation for n in self.names}, one_dtype)
         self.tables = [n in tables for n in self.names]
         self.like_input = [n in like_input for n in self.names]
         self.count, self.arity = len(self.names), len(kinds)
@@ -171,6 +178,12 @@ class Operator:
             warnings.warn(TRACED, RuntimeWarning, stacklevel=2)
         results = self._call(*inputs, form, self._keeps(form, inputs))
         return results[0] if self.keeps else results
+
+    def check(self, *inputs: Any) -> None:
+        """Refuse inputs that the equation has no meaning for."""
+        self.shapes.check(self.name, inputs[: self.count])
+        if self.own_check is not None:
+            self.own_check(*inputs)
 
     # -- the choice --------------------------------------------------------------------------
 

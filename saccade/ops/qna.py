@@ -16,8 +16,6 @@ depth-wise convolutions of exp(s): right only while exp(s) neither overflows nor
 `attend` is the whole layer, projections included: one operator where the C++ kernels take it.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, fx
@@ -144,35 +142,18 @@ def _views(x: Tensor, k: int, stride: int, padding: int, border: float) -> list[
 # -- the operators --------------------------------------------------------------------------------
 
 
-def _check(
-    s: Tensor, v: Tensor, rpe: Tensor, ws: Tensor | None, stride: int, padding: int, fold: bool
-) -> None:
-    here = "aggregate"
-    fit = s.ndim == v.ndim == 5 and s.shape[:3] == v.shape[:3] and s.shape[4] == v.shape[3]
-    if not fit or s.device != v.device:
-        raise ValueError(
-            f"{here}: s is B H W L h and v B H W h d on one device, got {s.shape=} {v.shape=} "
-            f"{s.device=} {v.device=}"
-        )
-    _check_windows(here, s.shape[1:3], s.shape[3:], rpe, ws, stride, padding)
-
-
-def _check_windows(
-    here: str, size: Any, queries: Any, rpe: Tensor, ws: Tensor | None, stride: int, padding: int
-) -> None:
-    k = rpe.shape[0]
-    if rpe.ndim != 4 or rpe.shape != (k, k, *queries) or (ws is not None and ws.shape != rpe.shape):
-        raise ValueError(
-            f"{here}: rpe and ws must be k k L h with L, h = {tuple(queries)}, got {rpe.shape=}"
-            + ("" if ws is None else f" {ws.shape=}")
-        )
+def _check(s, v, rpe, ws, stride, padding, *_) -> None:
+    """Windows: `s` of aggregate, or x of attend."""
+    size, k = s.shape[1:3], rpe.shape[0]
     if stride < 1 or not 0 <= padding < k:
-        raise ValueError(f"{here}: 1 <= stride and 0 <= padding < k, got {stride=} {padding=} {k=}")
+        raise ValueError(
+            f"aggregate: 1 <= stride and 0 <= padding < k, got {stride=} {padding=} {k=}"
+        )
     if torch.compiler.is_compiling():  # there, sizes may be symbols
         return
     if min(count(n, k, stride, padding) for n in size) < 1:
         raise ValueError(
-            f"{here}: no window fits, got {tuple(size)} pixels {k=} {padding=}; try padding=k//2"
+            f"aggregate: no window fits, got {tuple(size)} pixels {k=} {padding=}; try padding=k//2"
         )
 
 
@@ -187,17 +168,8 @@ def _flops(s, v, rpe, ws, stride, padding, fold) -> int:
     value, and of the sum that they are divided by.
     """
     (B, H, W, L, h), d, k = s, v[-1], rpe[0]
-    return (
-        2
-        * B
-        * count(H, k, stride, padding)
-        * count(W, k, stride, padding)
-        * k
-        * k
-        * L
-        * h
-        * (d + 1)
-    )
+    windows = count(H, k, stride, padding) * count(W, k, stride, padding)
+    return 2 * B * windows * k * k * L * h * (d + 1)
 
 
 AGGREGATE = Operator(
@@ -209,6 +181,7 @@ AGGREGATE = Operator(
     flops=_flops,
     keeps=2,
     tables=("rpe", "ws"),
+    mixed=True,
     autocast=True,
 )
 
@@ -224,24 +197,10 @@ def _composed(
 
 
 def _check_attend(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding) -> None:
-    if [t.ndim for t in (x, weight, rpe, mix)] != [4, 2, 4, 2]:
-        raise ValueError(
-            f"attend: x is B H W C, weight J C, rpe k k L h, mix D V, got {x.shape=} "
-            f"{weight.shape=} {rpe.shape=} {mix.shape=}"
-        )
-    L, h = rpe.shape[2:]
-    (J, C), (D, V) = weight.shape, mix.shape
-    fit = x.shape[-1] == C and J == V + L * h and V % h == 0 and V > 0
-    fit = fit and (bias is None or bias.shape == (J,))
-    fit = fit and (mix_bias is None or mix_bias.shape == (D,))
-    present = [t for t in (x, weight, bias, rpe, ws, mix, mix_bias) if t is not None]
-    if not fit or any(t.device != x.device for t in present):
-        shapes = [tuple(t.shape) for t in present]
-        raise ValueError(
-            f"attend: x is B H W C, weight J C, rpe k k L h, mix D V with J = V + L h, on one "
-            f"device, got {shapes} on {x.device}"
-        )
-    _check_windows("attend", x.shape[1:3], (L, h), rpe, ws, stride, padding)
+    (_, _, L, h), J, V = rpe.shape, len(weight), mix.shape[1]
+    if V < 1 or V % h or J != V + L * h:
+        raise ValueError(f"attend: J = V + L h and h divides V, got {J=} {V=} {L=} {h=}")
+    _check(x, None, rpe, ws, stride, padding)
 
 
 def _attend_output(x, weight, bias, rpe, ws, mix, mix_bias, stride, padding) -> Tensor:

@@ -102,7 +102,7 @@ def local_weights(
     window: int, border: str = "zero", at: Sequence[tuple[int, int]] | None = None,
 ) -> Float[Tensor, "B h n k k"]:  # fmt: skip
     """What the softmax gives: of n pixels (i, j), or of all of them in reading order."""
-    _check(q, k, q, row, col, heads, window, border)
+    LOCAL_ATTENTION.check(q, k, q, row, col, heads, window, border)
     (C, H, W), device = q.shape[1:], q.device
     if at is None:
         at = [(i, j) for i in range(H) for j in range(W)]
@@ -187,17 +187,8 @@ def _seen(H: int, W: int, window: int, border: str, device: torch.device) -> Boo
     return ~off.reshape(H * W, window**2)
 
 
-def _check(
-    q: Tensor, k: Tensor | None, v: Tensor, row: Tensor | None, col: Tensor | None, heads: int,
-    window: int, border: str,
-) -> None:  # fmt: skip
-    here = "local_attention"
-    if q.ndim != 4:
-        raise ValueError(f"{here}: maps are B C H W, got {tuple(q.shape)}")
-    C = q.shape[1]
-    if any(t is not None and (t.shape != q.shape or t.device != q.device) for t in (k, v)):
-        shapes = [None if t is None else (tuple(t.shape), str(t.device)) for t in (q, k, v)]
-        raise ValueError(f"{here}: q, k and v must have one shape and device, got {shapes}")
+def _check(q, k, v, row, col, heads: int, window: int, border: str) -> None:
+    here, C = "local_attention", q.shape[1]
     if window < 1 or window % 2 == 0:
         raise ValueError(f"{here}: window must be odd, got {window=}; try {window + 1}")
     if heads < 1 or C % heads:
@@ -206,7 +197,7 @@ def _check(
         raise ValueError(f"{here}: border must be one of {BORDERS}, got {border=}")
     if (row is None) != (col is None):
         raise ValueError(f"{here}: row and col come together, got only one of them")
-    if row is None or col is None:
+    if row is None:
         return
     d = C // heads
     if d % 2:
@@ -214,15 +205,11 @@ def _check(
             f"{here}: relative positions split a head into two halves, got head width "
             f"{d} ({C=} {heads=}); choose heads so that {C} / heads is even"
         )
-    for name, table in (("row", row), ("col", col)):
-        shapes = (1, window, d // 2), (heads, window, d // 2)
-        if table.shape not in shapes or table.device != q.device:
-            raise ValueError(
-                f"{here}: {name} must be (1 or {heads}, {window}, {d // 2}) on the maps' device, "
-                f"got {tuple(table.shape)} on {table.device}"
-            )
-    if row.shape != col.shape:
-        raise ValueError(f"{here}: row and col have one shape, got {row.shape=} {col.shape=}")
+    if row.shape not in ((1, window, d // 2), (heads, window, d // 2)):
+        raise ValueError(
+            f"{here}: row and col must be (1 or {heads}, {window}, {d // 2}), "
+            f"got {tuple(row.shape)}"
+        )
 
 
 def _flops(q: Any, k: Any, v: Any, row: Any, col: Any, heads: int, window: int, border: str) -> int:
@@ -240,5 +227,6 @@ LOCAL_ATTENTION = Operator(
     keeps=1,
     tables=("row", "col"),
     like_input=("q", "k", "v"),
+    mixed=True,
     autocast=True,
 )

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from saccade.ops.native.sasa_block import MAXIMUM_NATIVE, NATIVE
 from saccade.ops.operator import Operator
-from saccade.ops.precision import autocasts, no_autocast, wide
+from saccade.ops.precision import no_autocast, wide
 
 
 def attend(
@@ -140,21 +140,13 @@ def _composed_maximum(
 
 
 def _check(x, wq, wk, wv, row, col, *rest) -> None:
-    (*affine, heads, _), side = rest, math.isqrt(len(wv))
-    D, C = wq.shape if wq.ndim == 2 else (-1, -1)
-    fit = x.ndim == 4 and wv.ndim == 3 and x.shape[1] == C
-    fit = fit and wk.shape == wq.shape and wv.shape[1:] == (D, C)
-    fit = fit and side * side == len(wv) and heads > 0 and D % heads == 0
-    fit = fit and (row is None) == (col is None) and all(t.shape == (D,) for t in affine)
+    side, heads, D = math.isqrt(len(wv)), rest[-2], len(wq)
+    fit = side * side == len(wv) and heads > 0 and D % heads == 0 and (row is None) == (col is None)
     table = 2 * side - 1, D // max(heads, 1) // 2
-    fit = fit and all(t is None or t.shape == table for t in (row, col))
-    present = [t for t in (x, wq, wk, wv, row, col, *affine) if t is not None]
-    mixed = any(t.dtype != x.dtype for t in present) and not autocasts(x.device)
-    if not fit or mixed or any(t.device != x.device for t in present):
-        kinds = [f"{tuple(t.shape)} {t.dtype} {t.device}" for t in present]
+    if not fit or (row is not None and row.shape != table):
         raise ValueError(
-            f"attend_blocks: x is B C H W, wq and wk D C, wv s^2 D C, row and col 2s-1 d/2, of one "
-            f"dtype and device, got {', '.join(kinds)} {heads=}"
+            f"attend_blocks: wv has s^2 matrices, heads divide D, row and col are both there and "
+            f"2s-1 d/2, got {wv.shape=} {D=} {heads=} row {None if row is None else row.shape}"
         )
 
 

@@ -140,7 +140,7 @@ def _divided(i: Tensor, by: int) -> tuple[Tensor, Tensor]:
 
 def _check(qkv: Tensor, table: Tensor, window: int) -> None:
     heads, side = table.shape[1], 2 * window - 1
-    if qkv.ndim != 4 or qkv.shape[3] % (3 * heads) or len(table) != side**2:
+    if qkv.shape[3] % (3 * heads) or len(table) != side**2:
         raise ValueError(
             f"window_attention: qkv is B H W 3C with heads dividing C, table (2 window - 1)^2 "
             f"heads, got {qkv.shape=} {table.shape=} {window=}"

@@ -199,7 +199,7 @@ def test_layers_of_other_widths_are_called(untyped):
     local = StandAloneAttention(64, heads=8, position="none")
     local.query, local.key = (nn.Conv2d(64, 16, 1, bias=False) for _ in range(2))
     image = torch.randn(1, 64, 16, 16).contiguous(memory_format=torch.channels_last)
-    with pytest.raises(ValueError, match="one shape"):
+    with pytest.raises(ValueError, match="k is B C H W"):
         local(image)
 
 

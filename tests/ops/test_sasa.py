@@ -218,7 +218,7 @@ def test_compiles_without_a_break_for_any_size(untyped):
         ({"backend": "fast"}, "backend must be 'auto', 'plain' or one of"),
         ({"heads": 8}, "head width 1"),
         ({"row": None}, "row and col come together"),
-        ({"window": 5}, r"row must be \(1 or 2, 5, 2\) on the maps' device, got \(1, 3, 2\)"),
+        ({"window": 5}, r"row and col must be \(1 or 2, 5, 2\), got \(1, 3, 2\)"),
     ],
 )
 def test_bad_input_is_refused_in_a_sentence(change, says):

@@ -4,7 +4,7 @@ Structures, limits and codes are written there for the compiler. This reader kno
 C++ that the file is written in and refuses the rest: nothing is skipped that might matter.
 
     enum Name : int32_t { NAME = 0, ... };
-    constexpr int NAME = 15;
+    constexpr int NAME = 15, ...;
     struct Name { int32_t a, b; int64_t c; const float *d, *e; void* f; OtherStruct g; };
 
 Standard library only, and nothing of the package: the build reads it too (see build.py).
@@ -12,14 +12,17 @@ Standard library only, and nothing of the package: the build reads it too (see b
 
 import re
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 PATH = Path(__file__).parent / "src" / "call.h"
 POINTER = "pointer"  # a field that holds an address, of whatever lies there
-INTEGERS = ("int32_t", "int64_t")
-POINTED = ("void", "float")
-DIRECTIVES = ("#pragma once", "#include <cstdint>")
-TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\S")
+NOT_CODE = re.compile(r"//.*|^#pragma once$|^#include <cstdint>$", re.M)
+ENUM = re.compile(r"enum (\w+) : int32_t {([^{}]*)};\s*")
+LIMITS = re.compile(r"constexpr int ()([^;{}]*);\s*")
+STRUCT = re.compile(r"struct (\w+) {([^{}]*;)\s*};\s*")
+NUMBER = re.compile(r"\s*([A-Za-z_]\w*) = (\d+)\s*")
+FIELDS = re.compile(r"\s*(const )?(\w+)\b(.*)", re.S)
+FIELD = re.compile(r"\s*(\*?) ?([A-Za-z_]\w*)\s*")
 
 
 class HeaderError(ValueError):
@@ -34,116 +37,45 @@ class Header(NamedTuple):
 
 def read(text: str | None = None) -> Header:
     """What the header declares, in its order."""
-    return _Reader(PATH.read_text() if text is None else text).header()
+    code = NOT_CODE.sub("", PATH.read_text() if text is None else text)
+    inside = re.fullmatch(r"\s*namespace saccade {\s*(.*)}\s*", code, re.S)
+    place, end = (0, 1) if inside is None else inside.span(1)
+    header = Header({}, {}, {})
+    while place < end:
+        kinds = (pattern.match(code, place, end) for pattern in (ENUM, LIMITS, STRUCT))
+        declaration = next(filter(None, kinds), None)
+        if declaration is None or not _add(header, *declaration.groups(), declaration.re):
+            line, start = code.count("\n", 0, place) + 1, code[place:].strip().split("\n")[0]
+            raise HeaderError(
+                f"call.h, line {line}: only the C++ that header.py shows is read, got {start!r}"
+            )
+        place = declaration.end()
+    return header
 
 
-class _Reader:
-    def __init__(self, text: str):
-        self.tokens: list[tuple[str, int]] = []  # with the line of each
-        for number, line in enumerate(text.splitlines(), 1):
-            code = line.split("//")[0].strip()
-            if code.startswith("#"):
-                if code not in DIRECTIVES:
-                    raise HeaderError(f"call.h, line {number}: {code!r} is not among {DIRECTIVES}")
-                continue
-            self.tokens += [(token, number) for token in TOKEN.findall(code)]
-        self.place = 0
-        self.structures: dict[str, dict[str, str]] = {}
+def _add(header: Header, name: str, content: str, kind: re.Pattern) -> bool:
+    """Enter a declaration; False if there is anything in it that is not understood."""
+    if kind is STRUCT:
+        return name not in header.structures and _add_structure(header.structures, name, content)
+    known = header.enums.setdefault(name, {}) if kind is ENUM else header.limits
+    numbers = [NUMBER.fullmatch(number) for number in content.split(",")]
+    names = [number[1] for number in numbers if number]
+    known.update((number[1], int(number[2])) for number in numbers if number)
+    return all(numbers) and len({*names}) == len(names)
 
-    def header(self) -> Header:
-        limits: dict[str, int] = {}
-        enums: dict[str, dict[str, int]] = {}
-        self.take("namespace", "saccade", "{")
-        while not self.here("}"):
-            if self.here("enum"):
-                self.take("enum")
-                name = self.new_name(enums)
-                self.take(":", "int32_t", "{")
-                enums[name] = self.numbers("}", {})
-                self.take(";")
-            elif self.here("constexpr"):
-                self.take("constexpr", "int")
-                self.numbers(";", limits)
-            else:
-                self.structure()
-        self.take("}")
-        if self.place < len(self.tokens):
-            self.refuse("nothing after the namespace")
-        return Header(self.structures, limits, enums)
 
-    def structure(self) -> None:
-        self.take("struct")
-        name = self.new_name(self.structures)
-        self.take("{")
-        fields: dict[str, str] = {}
-        while not self.here("}"):
-            self.fields(fields)
-        self.take("}", ";")
-        if not fields:
-            self.refuse(f"at least one field in {name}")
-        self.structures[name] = fields
-
-    def fields(self, known: dict[str, str]) -> None:
-        """One line of them: a type, and names up to the semicolon."""
-        constant = self.here("const")
-        if constant:
-            self.take("const")
-        kind = self.name()
-        while True:
-            pointer = self.here("*")
-            if pointer:
-                self.take("*")
-            if pointer and kind not in POINTED:
-                self.refuse(f"a pointer to one of {POINTED}, not to {kind}")
-            if not pointer and (constant or kind not in (*INTEGERS, *self.structures)):
-                self.refuse(f"a pointer, one of {INTEGERS} or a structure, not {kind}")
-            known[self.new_name(known)] = POINTER if pointer else kind
-            if self.here(";"):
-                return self.take(";")
-            self.take(",")
-
-    def numbers(self, end: str, known: dict[str, int]) -> dict[str, int]:
-        """NAME = 1, NAME = 2, ... up to the end."""
-        while True:
-            name = self.new_name(known)
-            self.take("=")
-            token = self.next()
-            if not token.isdecimal():
-                self.refuse("a whole number", back=1)
-            known[name] = int(token)
-            if self.here(end):
-                self.take(end)
-                return known
-            self.take(",")
-
-    def here(self, token: str) -> bool:
-        return self.place < len(self.tokens) and self.tokens[self.place][0] == token
-
-    def next(self) -> str:
-        if self.place == len(self.tokens):
-            self.refuse("more")
-        self.place += 1
-        return self.tokens[self.place - 1][0]
-
-    def take(self, *tokens: str) -> None:
-        for token in tokens:
-            if not self.here(token):
-                self.refuse(repr(token))
-            self.place += 1
-
-    def name(self) -> str:
-        token = self.next()
-        if not token.isidentifier():
-            self.refuse("a name", back=1)
-        return token
-
-    def new_name(self, known: dict) -> str:
-        name = self.name()
-        if name in known:
-            self.refuse("a name of its own", back=1)
-        return name
-
-    def refuse(self, wanted: str, back: int = 0) -> NoReturn:
-        at = self.place - back
-        token, line = self.tokens[at] if at < len(self.tokens) else ("the end", "last")
-        raise HeaderError(f"call.h, line {line}: expected {wanted}, got {token!r}")
+def _add_structure(structures: dict[str, dict[str, str]], name: str, content: str) -> bool:
+    fields: dict[str, str] = {}
+    for line in content.split(";")[:-1]:
+        parts = FIELDS.fullmatch(line)
+        for field in parts[3].split(",") if parts else [""]:
+            match = FIELD.fullmatch(field)
+            if parts is None or match is None or match[2] in fields:
+                return False
+            constant, kind, pointer = parts[1], parts[2], match[1]
+            numbers = not constant and kind in ("int32_t", "int64_t", *structures)
+            if not (kind in ("void", "float") if pointer else numbers):
+                return False
+            fields[match[2]] = POINTER if pointer else kind
+    structures[name] = fields
+    return True

@@ -10,8 +10,6 @@ Intel's: on Zen 5, which has 512, the kernel is twice as fast. On Intel's with A
 there is no AVX2, by torch. All in float32, into tensors that are there.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -36,7 +34,7 @@ def times(
     out: Float[Tensor, "M N"],
 ) -> None:
     """out = x weight^T + bias, of dense x and out."""
-    Times(x, weight, bias, out)(0, len(x))
+    Product(x, out, weight, bias)(0, len(x))
 
 
 def add_gradients(
@@ -46,76 +44,49 @@ def add_gradients(
     dbias: Float[Tensor, "N"] | None,
 ) -> None:
     """Adds to dweight and dbias what `times` gives them, all dense."""
-    AddGradients(grad, x, dweight, dbias)(0, len(x))
+    Product(x, grad, dweight, dbias, gradients=True)(0, len(x))
 
 
-class Times:
-    """`times` over a few pixels at a time: between two turns nothing but pointers move.
+class Product:
+    """`times`, or with `gradients` its `add_gradients`, over a few pixels at a time.
 
-    `moving`: whether x and out hold the pixels of all turns or, used anew by each, of one.
+    Between two turns nothing but pointers move. `moving`: whether x and y (out, or its gradient)
+    hold the pixels of all turns or, used anew by each, of one.
     """
 
-    def __init__(self, x, weight, bias, out, moving=(True, True)):
-        self.tensors = x, weight, bias, out
-        self.pixels = _Pixels(x, out, moving)
-        self.call = None
+    def __init__(self, x, y, weight, bias, moving=(True, True), gradients=False):
+        self.x, self.y, self.weight, self.bias = x, y, weight, bias
+        self.moving, self.gradients = moving, gradients
+        self.steps = [4 * t.shape[1] * moves for t, moves in zip((x, y), moving, strict=True)]
+        self.at, self.call = (x.data_ptr(), y.data_ptr()), None
         if pays():
-            self.call = Linear(torch.get_num_threads(), 1, 0, x.shape[1], len(weight))
-            self.call.w, self.call.b = weight.data_ptr(), pointer(bias)
-            self.call.w_output, self.call.w_input = weight.stride()
+            self.call = Linear(torch.get_num_threads(), 1, 0, x.shape[1], y.shape[1])
+            if gradients:
+                self.call.dw, self.call.db = weight.data_ptr(), pointer(bias)
+            else:
+                self.call.w, self.call.b = weight.data_ptr(), pointer(bias)
+                self.call.w_output, self.call.w_input = weight.stride()
 
     def __call__(self, start: int, pixels: int) -> None:
         if self.call is not None and pixels >= FEWEST:
-            self.pixels.point(self.call, start, pixels)
-            run("saccade_linear_forward", self.call)
+            self.call.rows = pixels
+            self.call.x, self.call.y = (
+                at + start * step for at, step in zip(self.at, self.steps, strict=True)
+            )
+            run(f"saccade_linear_{'back' if self.gradients else 'for'}ward", self.call)
             return
-        x, out = self.pixels.slices(start, pixels)
-        _, weight, bias, _ = self.tensors
-        if bias is None:
-            torch.mm(x, weight.mT, out=out)
+        x, y = (
+            t.narrow(0, start if moves else 0, pixels)
+            for t, moves in zip((self.x, self.y), self.moving, strict=True)
+        )
+        if self.gradients:
+            self.weight.addmm_(y.mT, x)
+            if self.bias is not None:
+                self.bias += y.sum(0)
+        elif self.bias is None:
+            torch.mm(x, self.weight.mT, out=y)
         else:
-            torch.addmm(bias, x, weight.mT, out=out)
-
-
-class AddGradients:
-    """`add_gradients` over a few pixels at a time; `moving`: of x and grad."""
-
-    def __init__(self, grad, x, dweight, dbias, moving=(True, True)):
-        self.tensors = grad, x, dweight, dbias
-        self.pixels = _Pixels(x, grad, moving)
-        self.call = None
-        if pays():
-            self.call = Linear(torch.get_num_threads(), 1, 0, x.shape[1], grad.shape[1])
-            self.call.dw, self.call.db = dweight.data_ptr(), pointer(dbias)
-
-    def __call__(self, start: int, pixels: int) -> None:
-        if self.call is not None and pixels >= FEWEST:
-            self.pixels.point(self.call, start, pixels)
-            run("saccade_linear_backward", self.call)
-            return
-        x, grad = self.pixels.slices(start, pixels)
-        _, _, dweight, dbias = self.tensors
-        dweight.addmm_(grad.mT, x)
-        if dbias is not None:
-            dbias += grad.sum(0)
-
-
-class _Pixels:
-    """The pixels x and y of a turn, as pointers or as slices."""
-
-    def __init__(self, x: Tensor, y: Tensor, moving: tuple[bool, bool]):
-        self.maps, self.moving = (x, y), moving
-        self.at = x.data_ptr(), y.data_ptr()
-        self.steps = [4 * t.shape[1] * moves for t, moves in zip(self.maps, moving, strict=True)]
-
-    def point(self, call: Any, start: int, pixels: int) -> None:
-        call.rows = pixels
-        call.x = self.at[0] + start * self.steps[0]
-        call.y = self.at[1] + start * self.steps[1]
-
-    def slices(self, start: int, pixels: int) -> list[Tensor]:
-        firsts = (start if moves else 0 for moves in self.moving)
-        return [t[first : first + pixels] for t, first in zip(self.maps, firsts, strict=True)]
+            torch.addmm(self.bias, x, self.weight.mT, out=y)
 
 
 def times_each(

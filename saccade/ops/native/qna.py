@@ -21,7 +21,7 @@ from torch import Tensor
 
 from saccade.ops import native
 from saccade.ops.native.call import LIMITS, TYPES, Map, Qna, pointer, run
-from saccade.ops.native.linear import AddGradients, Times
+from saccade.ops.native.linear import Product
 from saccade.ops.operator import Kernel
 
 WIDEST = LIMITS["qna_window"]
@@ -96,10 +96,10 @@ def _layer_forward(
     n, keep = _images(x, weight), bool(residuals)
     inputs = x[:n], weight, bias, rpe, ws, mix, mix_bias, stride, padding
     vs, z = residuals or _keeps(out[:n], *inputs)
-    project = Times(_pixels(x), weight, bias, _pixels(vs), (True, keep))
+    project = Product(_pixels(x), _pixels(vs), weight, bias, (True, keep))
     moving = ("s", "v", "out") if keep else ()
     aggregate = InTurns("saccade_qna_forward", vs, z, rpe, ws, stride, padding, moving, z=z)
-    blend = Times(_pixels(z), mix, mix_bias, _pixels(out), (keep, True))
+    blend = Product(_pixels(z), _pixels(out), mix, mix_bias, (keep, True))
     before, after = x.shape[1] * x.shape[2], out.shape[1] * out.shape[2]
     for start in range(0, len(x), n):
         images = min(n, len(x) - start)
@@ -128,10 +128,10 @@ def _layer_backward(
         z=z, dz=dz, dvs=dvs, sums=(of_rpe, of_ws),
     )  # fmt: skip
     xs, gs, zs, dzs, dvss = map(_pixels, (x, grad, z, dz, dvs))
-    blend = Times(gs, mix.mT, None, dzs, (True, shared))
-    project = Times(dvss, weight.mT, None, _pixels(dx), (False, True))
-    sums_in = AddGradients(dvss, xs, dweight, dbias, (True, False))
-    sums_out = AddGradients(gs, zs, dmix, dmix_bias)
+    blend = Product(gs, dzs, mix.mT, None, (True, shared))
+    project = Product(dvss, _pixels(dx), weight.mT, None, (False, True))
+    sums_in = Product(xs, dvss, dweight, dbias, (True, False), gradients=True)
+    sums_out = Product(zs, gs, dmix, dmix_bias, gradients=True)
     before, after = x.shape[1] * x.shape[2], z.shape[1] * z.shape[2]
     for start in range(0, len(x), n):
         images = min(n, len(x) - start)
@@ -166,21 +166,9 @@ class InTurns:
     """
 
     def __init__(
-        self,
-        name,
-        vs,
-        like,
-        rpe,
-        ws,
-        stride,
-        padding,
-        moving,
-        *,
-        z=None,
-        dz=None,
-        dvs=None,
-        sums=(),
-    ):
+        self, name, vs, like, rpe, ws, stride, padding, moving, *,
+        z=None, dz=None, dvs=None, sums=(),
+    ):  # fmt: skip
         k, _, L, h = rpe.shape
         _, H, W, J = vs.shape
         V = J - L * h

@@ -32,43 +32,60 @@ def test_reads_structures_limits_and_enums_in_their_order():
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    "line",
     [
-        ("struct S { float x; };", "expected a pointer, one of .* not float, got 'x'"),
-        ("struct S { const int32_t n; };", "not int32_t, got 'n'"),
-        ("struct S { int32_t* n; };", "a pointer to one of .* not to int32_t"),
-        ("struct S { double* n; };", "not to double"),
-        ("struct S { float** n; };", "expected a name, got '\\*'"),
-        ("struct S { int32_t n[4]; };", "expected ',', got '\\['"),
-        ("struct S { int32_t n : 3; };", "expected ',', got ':'"),
-        ("struct S { int32_t n = 1; };", "expected ',', got '='"),
-        ("struct S { unsigned int n; };", "not unsigned, got 'int'"),
-        ("struct S { int32_t n, n; };", "expected a name of its own, got 'n'"),
-        ("struct S { int32_t n() const { return 1; } };", "expected ',', got '\\('"),
-        ("struct S { Unknown n; };", "not Unknown"),
-        ("struct S : T { int32_t n; };", "expected '{', got ':'"),
-        ("struct S {};", "at least one field in S"),
-        ("struct alignas(64) S { int32_t n; };", "expected '{', got '\\('"),
-        ("union S { int32_t n; };", "expected 'struct', got 'union'"),
-        ("struct S { int32_t n; }; struct S { int32_t m; };", "a name of its own, got 'S'"),
-        ("/* struct S { int32_t n; }; */", "expected 'struct', got '/'"),
-        ("constexpr int A = B;", "expected a whole number, got 'B'"),
-        ("constexpr int A = 4 * 4;", "expected ',', got '\\*'"),
-        ("constexpr float A = 4;", "expected 'int', got 'float'"),
-        ("enum E : int32_t { A };", "expected '=', got '}'"),
-        ("enum E { A = 0 };", "expected ':', got '{'"),
-        ("#include <vector>", "'#include <vector>' is not among"),
-        ("#pragma pack(1)", "'#pragma pack\\(1\\)' is not among"),
-        ("}", "expected nothing after the namespace, got '}'"),
-        ("struct S {", "line last: expected ';', got 'the end'"),
+        "struct S { float x; };",
+        "struct S { const int32_t n; };",
+        "struct S { int32_t* n; };",
+        "struct S { double* n; };",
+        "struct S { float** n; };",
+        "struct S { int32_t n[4]; };",
+        "struct S { int32_t n : 3; };",
+        "struct S { int32_t n = 1; };",
+        "struct S { unsigned int n; };",
+        "struct S { int32_t n, n; };",
+        "struct S { int32_t n() const { return 1; } };",
+        "struct S { int32_t; };",
+        "struct S { int32_t n };",
+        "struct S { int32_t 4n; };",
+        "struct S { Unknown n; };",
+        "struct S { S n; };",
+        "struct S { int32_tn; };",
+        "struct S : T { int32_t n; };",
+        "struct S {};",
+        "struct S { ; };",
+        "struct alignas(64) S { int32_t n; };",
+        "union S { int32_t n; };",
+        "struct S { int32_t n; }; struct S { int32_t m; };",
+        "struct S { int32_t n; } s;",
+        "/* struct S { int32_t n; }; */",
+        "constexpr int A = B;",
+        "constexpr int A = 4 * 4;",
+        "constexpr int A = 4, A = 5;",
+        "constexpr int A = 4;; ",
+        "constexpr float A = 4;",
+        "enum E : int32_t { A };",
+        "enum E { A = 0 };",
+        "enum E : int32_t { A = 0, A = 1 };",
+        "#include <vector>",
+        "#pragma pack(1)",
+        "}",
+        "struct S {",
+        "int32_t n;",
     ],
 )
-def test_refuses_what_it_does_not_understand(line, message):
+def test_refuses_what_it_does_not_understand(line):
     """A field that was skipped would move all that follow: there is no guessing here."""
-    with pytest.raises(HeaderError, match=message):
+    with pytest.raises(HeaderError, match=r"only the C\+\+ .* is read, got '"):
         read(f"namespace saccade {{\n{line}\n}}\n")
 
 
 def test_names_the_line():
-    with pytest.raises(HeaderError, match=r"call\.h, line 3: "):
+    with pytest.raises(HeaderError, match=r"call\.h, line 3: .* got 'struct S \{ bool n; \};'"):
         read("namespace saccade {\n// fine\nstruct S { bool n; };\n}\n")
+
+
+@pytest.mark.parametrize("text", ["", "struct S { int32_t n; };", WHOLE + "int32_t n;"])
+def test_all_of_it_is_inside_the_namespace(text):
+    with pytest.raises(HeaderError, match=r"call\.h, line 1: "):
+        read(text)

@@ -401,8 +401,8 @@ def test_flops_are_those_of_the_equation():
     ({"stride": 0}, "1 <= stride"),
     ({"padding": 3}, "padding < k"),
     ({"fold": False}, "no ws without fold"),
-    ({"rpe": torch.zeros(3, 3, 1, 2)}, "rpe and ws must be"),
-    ({"v": torch.zeros(2, 9, 11, 3, 8)}, "s is B H W L h and v B H W h d"),
+    ({"rpe": torch.zeros(3, 3, 1, 2)}, "rpe is k k L h"),
+    ({"v": torch.zeros(2, 9, 11, 3, 8)}, "s is B H W L h, v is B H W h d"),
 ])  # fmt: skip
 def test_refuses_with_the_cure(untyped, change, message):
     tensors, _ = example()

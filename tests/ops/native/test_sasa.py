@@ -304,8 +304,8 @@ def test_flops_are_those_of_the_equation():
     ({"border": "wrap"}, "border must be"),
     ({"row": None}, "come together"),
     ({"k": None, "row": None, "col": None}, "k or positions"),
-    ({"row": torch.zeros(1, 5, 4)}, "row must be"),
-    ({"k": torch.zeros(2, 16, 9, 10)}, "one shape and device"),
+    ({"row": torch.zeros(1, 5, 4)}, "row is r k half, col is r k half"),
+    ({"k": torch.zeros(2, 16, 9, 10)}, "k is B C H W"),
 ])  # fmt: skip
 def test_refuses_with_the_cure(untyped, change, message):
     tensors, _ = example()

@@ -192,7 +192,7 @@ def test_nothing_is_kept_but_the_image():
 
 def test_what_does_not_fit_is_said():
     tensors, _, heads = example()
-    with pytest.raises(ValueError, match=r"attend_blocks: x is B C H W"):
+    with pytest.raises(ValueError, match="attend_blocks: wv has"):
         sasa_block.attend(*tensors, heads + 1, False)
 
 
