@@ -23,9 +23,12 @@ from saccade.data.loader import Loader
 from saccade.data.masks import augment as mask_augment
 from saccade.engine import make
 from saccade.engine.distributed import Group
-from saccade.engine.optim import Average, length, optimiser, schedule
+from saccade.engine.optim import average, length, optimiser, schedule
 from saccade.paper import Claim
 from saccade.recipes.recipe import Recipe, change
+
+SOME_STEPS = 20  # after which a moving mean is looked at
+SMALL = "linglo_nano"  # a backbone that is drawn at once; all maps get the same layers above them
 
 
 class Blank(Images):
@@ -169,13 +172,33 @@ def _held_out(live: Live) -> float:
 
 
 def _bn_decay(live: Live) -> float:
-    (momentum,) = {norm.momentum for norm in live.modules(nn.BatchNorm2d)}
-    return 1 - momentum
+    """By how much of where it was a running mean still is, a step, after some steps of ones."""
+    decays = set()
+    for norm in live.modules(nn.BatchNorm2d):
+        own = nn.BatchNorm2d(1, momentum=norm.momentum)
+        for _ in range(SOME_STEPS):
+            own(torch.ones(1, 1, 2, 2))
+        decays.add(_share_that_stays(cast(torch.Tensor, own.running_mean).item()))
+    (decay,) = decays
+    return decay
 
 
 def _average(live: Live) -> float | str:
-    decay = live.recipe.loop.ema
-    return Average(live.task, decay).decay if decay is not None else "none"
+    """The same of a weight that jumps from 0 to 1 and stays there."""
+    weight = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(weight.weight)
+    moving = average(weight, live.recipe.loop)
+    if moving is None:
+        return "none"
+    nn.init.ones_(weight.weight)
+    for _ in range(SOME_STEPS):
+        moving.update(weight)
+    return _share_that_stays(moving.values["weight"].item())
+
+
+def _share_that_stays(reached: float) -> float:
+    """The share that stays at each step, of a mean that came this far from 0 to 1 in some steps."""
+    return (1 - reached) ** (1 / SOME_STEPS)
 
 
 def _undecayed(live: Live) -> str:
@@ -184,6 +207,25 @@ def _undecayed(live: Live) -> str:
     names = dict(live.task.named_parameters())
     declared = live.task.no_weight_decay()
     return "yes" if declared and all(names[name] in free for name in declared) else "no"
+
+
+def _new_layers(live: Live) -> str:
+    """How the convolutions are drawn that no backbone brings: by the spread of their weights.
+
+    Xavier's are uniform within +-sqrt(6 / (inputs + outputs)), so of a known largest value, and of
+    that over sqrt(3) as their standard deviation.
+    """
+    net = make.task(change(live.recipe, model__name=SMALL), ("a", "b")).net
+    own = set(net.backbone.parameters())
+    for conv in net.modules():
+        if not isinstance(conv, nn.Conv2d) or conv.weight in own:
+            continue
+        fan = (conv.in_channels + conv.out_channels) * math.prod(conv.kernel_size)
+        bound = math.sqrt(6 / fan)
+        spread, largest = conv.weight.std().item(), conv.weight.abs().max().item()
+        if largest > bound or abs(spread * math.sqrt(3) / bound - 1) > 0.1:
+            return f"another: std {spread:.2g}, where Xavier gives {bound / math.sqrt(3):.2g}"
+    return "Xavier"
 
 
 MEASURES: dict[str, Callable[[Live], Any]] = {
@@ -220,7 +262,7 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     "long side": lambda live: _step(live, "long"),
     "crop": lambda live: _step(live, "size"),
     "flip": lambda live: 100 * _step(live, "p"),
-    "new layers": lambda live: live.task.net.pyramid.init.title(),
+    "new layers": _new_layers,
 }
 
 

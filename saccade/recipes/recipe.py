@@ -107,6 +107,8 @@ class Loop:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     ema: float | None = None
     """Decay of the moving average of parameters, which is then what is evaluated."""
+    ema_ramp: bool = True
+    """Let that decay grow over the first steps, (1 + n) / (10 + n), so that short runs profit."""
     bn_decay: float | None = None
     """Decay of BatchNorm's running statistics; the model's own if None."""
     compile: bool = False

@@ -18,7 +18,7 @@ R50 = Recipe(
     test=Test(size=224, crop=0.875, interpolation="bilinear"),
     optim=Optim(name="nesterov", lr=1.6, lr_batch=4096, momentum=0.9, weight_decay=1e-4),
     schedule=Schedule(epochs=130, warmup=10),
-    loop=Loop(batch=4096, ema=0.9999, bn_decay=0.9999, precision="bf16"),
+    loop=Loop(batch=4096, ema=0.9999, ema_ramp=False, bn_decay=0.9999, precision="bf16"),
 )
 
 RETINANET50 = Recipe(

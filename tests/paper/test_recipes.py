@@ -41,7 +41,7 @@ def test_a_claim_notices_a_change():
         "schedule": change(book.find("sasa"), schedule__shape="poly"),
         "optimiser": change(book.find("sasa"), optim__name="sgd"),
         "BN decay": change(book.find("sasa"), loop__bn_decay=0.9),
-        "EMA": change(book.find("sasa"), loop__ema=0.999),
+        "EMA": change(book.find("sasa"), loop__ema_ramp=True),
         "augmentation": change(book.find("qna_t"), augment__erase=0.0),
         "label smoothing": change(book.find("qna_t"), task__smoothing=0.0),
         "stochastic depth": change(book.find("qna_t"), model__drop_path=0.0),
