@@ -18,7 +18,8 @@ from torch import nn
 from torchvision import transforms as T
 
 from saccade.data.augment import Transform
-from saccade.data.datasets import Images, hold_out
+from saccade.data.datasets import divided
+from saccade.data.images import Images, Listing
 from saccade.data.loader import Loader
 from saccade.data.masks import augment as mask_augment
 from saccade.engine import make
@@ -37,6 +38,13 @@ class Blank(Images):
     def __init__(self, count: int, classes: int):
         self.labels = np.zeros(count, np.int64)
         self.classes = [str(i) for i in range(classes)]
+
+    @classmethod
+    def of(cls, items: Any, labels: Any, classes: list[str]) -> "Blank":
+        """As a `Listing` makes its set."""
+        images = cls(len(items), len(classes))
+        images.labels, images.classes = np.asarray(labels), classes
+        return images
 
 
 @dataclass
@@ -167,8 +175,11 @@ def _side(live: Live) -> int:
 
 
 def _held_out(live: Live) -> float:
-    _, held = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
-    return 100 * len(held) / 1000
+    """Share of the training images to choose by, of a set that brings validation images."""
+    names = ["cat", "dog"] * 500
+    listing = Listing("a set", [*enumerate(names)], [*enumerate(names)], Blank.of)
+    splits = divided(listing, live.recipe.data, live.recipe.loop.seed)
+    return 100 * len(splits.val) / 1000 if splits.final is not None else 0.0
 
 
 def _bn_decay(live: Live) -> float:

@@ -36,6 +36,9 @@ class Data:
 
     holdout: float = 0.1
     """Share of the training images kept for validation where the set brings none."""
+    tune: bool = False
+    """Keep that share of them also where the set brings some: the best model is chosen by these,
+    and the set's own validation images are counted once, at the end."""
     workers: int | None = None
     """Processes that read images; None: one beside a CPU that trains, all cores for a GPU."""
     bad: float = 0.05

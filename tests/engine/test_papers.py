@@ -4,12 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from saccade.data.images import Files
 from saccade.engine import make, session
 from saccade.engine.train import Training
 from saccade.recipes import book
 from saccade.recipes.augment import Test
 from saccade.recipes.recipe import change
-from tests.engine.classify_runs import folder
+from saccade.report.summary import Summary
+from tests.engine.classify_runs import At, folder
 
 
 def shrunk(name, model, **changes):
@@ -65,7 +67,7 @@ def test_sasa_averages_weights_and_statistics_at_0_9999(tmp_path, steps):
             wanted[name] = 0.9999 * wanted[name] + 0.0001 * p
 
     steps.append(follow)
-    fit(shrunk("sasa", "sasa_nano"), folder(tmp_path / "data", train=6, val=1), tmp_path / "run")
+    fit(shrunk("sasa", "sasa_nano"), folder(tmp_path / "data", train=7, val=1), tmp_path / "run")
     assert len(inputs) == live["training"].step == 4
     for name, value in live["training"].average.values.items():
         moved = (wanted[name] - live["start"][name]).abs().max()
@@ -110,3 +112,45 @@ def test_linglo_draws_new_layers_by_xavier(name):
         xavier = (2 / ((inward + outward) * kernel[0] * kernel[1])) ** 0.5
         assert conv.weight.std().item() == pytest.approx(xavier, rel=0.1)
         assert conv.weight.abs().max() <= 3**0.5 * xavier
+
+
+def test_sasa_chooses_by_training_images_and_validates_once(tmp_path, monkeypatch):
+    """A.2: 4% of train/ choose the model, val/ is read at the end and at no other time."""
+    read, real = [], Files.read
+
+    def noted(self, i):
+        read.append(self.name(i))
+        return real(self, i)
+
+    monkeypatch.setattr(Files, "read", noted)
+    data = folder(tmp_path / "data", train=25, val=2)
+    recipe = shrunk("sasa", "sasa_nano", schedule__epochs=1, loop__batch=36)
+    said = Sentences()
+    run = session.train(recipe, str(data), tmp_path / "run", device="cpu", watch=lambda: said)
+    counts = run.known("data.json")
+    assert {part: counts[part]["images"] for part in counts} == {"train": 72, "val": 3, "final": 6}
+    assert {line["val"]["images"] for line in run.lines()} == {3}
+    validation = [str(data / "val") in name for name in read]
+    assert sum(validation) == 6
+    assert all(validation[-6:])
+    final = run.known("final.json")["val"]
+    assert final["images"] == 6
+    assert final["top1"] == session.evaluate(run.folder, device="cpu").compute()["top1"]
+    assert session.evaluate(run.folder, split="tune", device="cpu").compute()["images"] == 3
+    assert "3 held out of them to choose the best model by, 6 to validate" in said.lines[0]
+    assert "on the 6 validation images, seen once" in said.lines[-1]
+    assert any("final: " in sentence for sentence in Summary.of(run).sentences())
+    read.clear()
+    session.resume(run.folder, device="cpu")
+    assert not any(str(data / "val") in name for name in read)
+
+
+class Sentences(At):
+    """Remember what is said."""
+
+    def __init__(self):
+        super().__init__(0, None)
+        self.lines = []
+
+    def say(self, sentence):
+        self.lines.append(sentence)
