@@ -4,10 +4,11 @@ The rate is sampled over the whole schedule, the decay is that of the optimiser'
 augmentation is the list of the transform's steps. Models are built on the meta device.
 """
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from PIL import Image
 from timm.layers import DropPath
 from torch import nn
 from torchvision import transforms as T
+from torchvision.transforms import v2
 
 from saccade.data.augment import Transform
 from saccade.data.datasets import divided
@@ -25,11 +27,11 @@ from saccade.data.masks import augment as mask_augment
 from saccade.engine import make
 from saccade.engine.distributed import Group
 from saccade.engine.optim import average, length, optimiser, schedule
-from saccade.paper import Claim
+from saccade.paper import Claim, above
+from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe, change
 
 SOME_STEPS = 20  # after which a moving mean is looked at
-SMALL = "linglo_nano"  # a backbone that is drawn at once; all maps get the same layers above them
 
 
 class Blank(Images):
@@ -59,6 +61,11 @@ class Live:
     def task(self) -> Any:
         with torch.device("meta"):
             return make.task(self.recipe, tuple(map(str, range(self.classes))))
+
+    @cached_property
+    def drawn(self) -> Any:
+        """The network with weights, on a small backbone: for what is built above one."""
+        return above.network(self.recipe)
 
     @cached_property
     def loader(self) -> Loader:
@@ -220,23 +227,10 @@ def _undecayed(live: Live) -> str:
     return "yes" if declared and all(names[name] in free for name in declared) else "no"
 
 
-def _new_layers(live: Live) -> str:
-    """How the convolutions are drawn that no backbone brings: by the spread of their weights.
-
-    Xavier's are uniform within +-sqrt(6 / (inputs + outputs)), so of a known largest value, and of
-    that over sqrt(3) as their standard deviation.
-    """
-    net = make.task(change(live.recipe, model__name=SMALL), ("a", "b")).net
-    own = set(net.backbone.parameters())
-    for conv in net.modules():
-        if not isinstance(conv, nn.Conv2d) or conv.weight in own:
-            continue
-        fan = (conv.in_channels + conv.out_channels) * math.prod(conv.kernel_size)
-        bound = math.sqrt(6 / fan)
-        spread, largest = conv.weight.std().item(), conv.weight.abs().max().item()
-        if largest > bound or abs(spread * math.sqrt(3) / bound - 1) > 0.1:
-            return f"another: std {spread:.2g}, where Xavier gives {bound / math.sqrt(3):.2g}"
-    return "Xavier"
+def _part(live: Live, i: int, word: str) -> Any:
+    """Of the part that DETR cuts out: what its resize (0) or its crop (1) is set to."""
+    steps = cast(Any, live.loader.transform).steps
+    return getattr(next(s for s in steps if isinstance(s, v2.RandomApply)).transforms[i], word)
 
 
 MEASURES: dict[str, Callable[[Live], Any]] = {
@@ -273,10 +267,26 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     "long side": lambda live: _step(live, "long"),
     "crop": lambda live: _step(live, "size"),
     "flip": lambda live: 100 * _step(live, "p"),
-    "new layers": _new_layers,
+    "new layers": lambda live: above.drawn(live.drawn),
+    "part's short side": lambda live: "{} to {}".format(*_part(live, 0, "short")[::2]),
+    "part's sides": lambda live: f"{_part(live, 1, 'least')} to {_part(live, 1, 'size')}",
+    "3x3 convolutions above the backbone": lambda live: above.convolutions(live.drawn),
+    "attention's width": lambda live: above.width(live.drawn),
+    "attention's k": lambda live: above.reach(live.drawn),
+    "attention's heads": lambda live: above.heads(live.drawn),
+    "where a convolution was strided": lambda live: above.strided(live.drawn),
+    "heads share weights across levels": lambda live: above.shared(live.drawn),
+    "std of the heads' W_V": lambda live: above.spread_of_values(live.drawn),
+    "end of a head": lambda live: above.end(live.drawn),
 }
 
 
 def measure(recipe: Recipe, claim: Claim) -> Any:
     """The value of a claim, read off the live objects."""
-    return MEASURES[claim.what](Live(recipe))
+    return MEASURES[claim.what](_live(json.dumps(to_plain(recipe))))
+
+
+@lru_cache(maxsize=1)
+def _live(plain: str) -> Live:
+    """Claims come recipe by recipe, and share its objects."""
+    return Live(from_plain(json.loads(plain)))

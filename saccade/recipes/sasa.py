@@ -25,7 +25,8 @@ R50 = Recipe(
 RETINANET50 = Recipe(
     about="""COCO, appendix A.3: RetinaNet, its convolutions replaced where one likes.
     saccade train sasa_retinanet50 --data COCO; days on a large accelerator; 36.2 to 36.8 AP,
-    36.5 for the convolutional one. model.start=RUN begins with an ImageNet backbone. Not printed:
+    36.5 for the convolutional one. _heads attends in the heads, _all in the pyramid too, as the
+    appendix has it word for word. model.start=RUN begins with an ImageNet backbone. Not printed:
     range of the jitter, momentum and weight decay; these are RetinaNet's usual ones.""",
     model=Model(name="sasa_resnet50"),
     task=RetinaNet(coarse="P5", norm=True, scales=2, init="retinanet"),
@@ -44,6 +45,10 @@ RETINANETS = {
     "sasa_retinanet50_convstem": _CONVSTEM,
     "sasa_retinanet50_heads": change(RETINANET50, task__heads="attention"),
     "sasa_retinanet50_convstem_heads": change(_CONVSTEM, task__heads="attention"),
+    "sasa_retinanet50_all": change(RETINANET50, task__fpn="attention", task__heads="attention"),
+    "sasa_retinanet50_convstem_all": change(
+        _CONVSTEM, task__fpn="attention", task__heads="attention"
+    ),
 }
 
 RECIPES = {
@@ -76,4 +81,17 @@ _BOXES = (
     Claim("A.3", "flip", "50%"),
 )
 
+# Of the detectors whose every 3 x 3 convolution above the backbone is gone.
+_SURGERY = (
+    Claim("A.3", "3x3 convolutions above the backbone", "0"),
+    Claim("A.3", "attention's width", "256"),
+    Claim("A.3", "attention's k", "7"),
+    Claim("A.3", "attention's heads", "8"),
+    Claim("A.3", "where a convolution was strided", "attention, 2x2 mean, stride 2"),
+    Claim("A.3", "heads share weights across levels", "yes"),
+    Claim("A.3", "std of the heads' W_V", "0.01"),
+    Claim("A.3", "end of a head", "attention, 1x1 convolution"),
+)
+
 CLAIMS = {name: _BOXES if name in RETINANETS else _SETTING for name in RECIPES}
+CLAIMS |= {name: (*_BOXES, *_SURGERY) for name in RETINANETS if name.endswith("_all")}

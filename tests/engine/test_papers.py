@@ -7,11 +7,14 @@ from torch import nn
 from saccade.data.images import Files
 from saccade.engine import make, session
 from saccade.engine.train import Training
+from saccade.layers.sasa import StandAloneAttention
 from saccade.recipes import book
 from saccade.recipes.augment import Test
+from saccade.recipes.detect import BoxAugment, BoxTest
 from saccade.recipes.recipe import change
 from saccade.report.summary import Summary
 from tests.engine.classify_runs import At, folder
+from tests.engine.detect_runs import boxes_folder
 
 
 def shrunk(name, model, **changes):
@@ -154,3 +157,27 @@ class Sentences(At):
 
     def say(self, sentence):
         self.lines.append(sentence)
+
+
+def test_sasas_fully_attentional_detector_trains(tmp_path, steps):
+    """A.3 word for word, on a real set: above the backbone, attention takes every step."""
+    moved, before = set(), {}
+
+    def follow(training, when):
+        for name, m in training.task.net.named_modules():
+            if isinstance(m, StandAloneAttention) and not name.startswith("backbone."):
+                weight = m.value.weight.detach().clone()
+                if when == "before":
+                    before[name] = weight
+                elif not torch.equal(weight, before[name]):
+                    moved.add(name)
+
+    steps.append(follow)
+    recipe = change(
+        book.find("sasa_retinanet50_all"), model__name="sasa_nano", data__workers=0,
+        task__dim=32, augment=BoxAugment(short=(64,), long=96), test=BoxTest(short=64, long=96),
+        loop__batch=2, loop__precision="fp32", schedule__epochs=1, schedule__warmup=0,
+    )  # fmt: skip
+    fit(recipe, boxes_folder(tmp_path / "data", train=2, val=1), tmp_path / "run")
+    assert moved == set(before)
+    assert len(moved) == 3 + 2 + 2 * 5  # smoothing, two coarser levels, two heads
