@@ -155,8 +155,11 @@ def test_tests_mirror_the_source():
     What holds for all layers or all models, seen from outside, mirrors no file.
     """
     tests = {p.relative_to(ROOT / "tests") for p in (ROOT / "tests").rglob("test_*.py")}
-    used = {Path(f"test_{name}.py") for name in ("house", "readme", "weights", "contributing")}
+    used = {
+        Path(f"test_{name}.py") for name in ("house", "readme", "weights", "contributing", "docs")
+    }
     used.add(Path("tasks/test_outside.py"))  # a task that is no part of saccade
+    used.add(Path("engine/test_papers.py"))  # the papers' recipes, as the engine runs them
     used |= {Path("layers", f"test_{name}.py") for name in ("wrapped", "perturbed")}
     used |= {Path("models", f"test_{name}.py") for name in OF_ALL_MODELS}
     for path in FILES:

@@ -184,7 +184,7 @@ def evaluate(
     model: ModelName,
     *,
     data: Folder | None = None,
-    split: Literal["val", "train"] = "val",
+    split: Literal["val", "train", "tune"] = "val",
     json: bool = False,
     device: Device | None = None,
 ) -> None:
@@ -197,7 +197,7 @@ def evaluate(
     Args:
         model: a run's folder, a saved model, or the name of one that comes with saccade
         data: the images; those of the run if left out
-        split: which part of them
+        split: which part of them; tune: what a run with data.tune chose its best model by
         json: print JSON
         device: the best there is if left out
     """

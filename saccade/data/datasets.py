@@ -25,7 +25,17 @@ from saccade.data.images import Files, Images, Listing, Some, Unreadable
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
 
-__all__ = ["Images", "Splits", "Unreadable", "aligned", "every", "find", "parted"]
+__all__ = [
+    "Images",
+    "Splits",
+    "Unreadable",
+    "aligned",
+    "divided",
+    "every",
+    "find",
+    "in_words",
+    "parted",
+]
 
 PACKAGED = ("mnist", "solar", "fashion")
 VALIDATION = ("val", "validation", "valid", "test")
@@ -34,7 +44,11 @@ KNOWN = "train and val folders of class folders, class folders, train-*.tar and 
 
 @dataclass(frozen=True)
 class Splits:
-    """What to train on and what to validate on, with one list of classes for both."""
+    """What to train on and what to validate on, with one list of classes for both.
+
+    Where a recipe tunes (`data.tune`), `val` is held out of the training images and `final` is the
+    set's own validation set, which the run looks at once, at the end.
+    """
 
     train: Images
     val: Images
@@ -47,17 +61,30 @@ class Splits:
     """What a model trained on it should remember beside the classes."""
     findings: dict[str, list[str]] = field(default_factory=dict)
     """All that the warnings speak of, one by one."""
+    final: Images | None = None
+
+
+def in_words(what: str, train: Images, val: Images, final: Images | None, classes: int = 0) -> str:
+    """One line: what a set is, and how many images of it serve for what."""
+    end = f", {classes} classes" if classes else ""
+    if final is None:
+        return f"{what}: {len(train)} images to train on, {len(val)} to validate{end}"
+    return (
+        f"{what}: {len(train)} images to train on, {len(val)} held out of them to choose the best "
+        f"model by, {len(final)} to validate at the end{end}"
+    )
 
 
 def find(path: str, data: Data, seed: int = 0) -> Splits:
     """The images at a path or of a packaged name; a layout that cannot be used is refused."""
     ready = _arrays(path)
     if ready is None:
-        return _splits(_listing(Path(path)), data, seed)
+        return divided(_listing(Path(path)), data, seed)
     what, train, val = ready
-    if val is None:
+    final = val if data.tune else None
+    if val is None or final is not None:
         train, val = hold_out(train, data.holdout, seed)
-    return _ready(what, train, val)
+    return _ready(what, train, val, final)
 
 
 def every(path: str, classes: list[str]) -> Images:
@@ -207,7 +234,7 @@ def _manifest(place: Path) -> Listing:
 # -- classes --------------------------------------------------------------------------------
 
 
-def _splits(listing: Listing, data: Data, seed: int) -> Splits:
+def divided(listing: Listing, data: Data, seed: int) -> Splits:
     """Number the classes and check them, then make both sets."""
     if not listing.train:
         raise ValueError(f"{listing.what}: no images to train on; wanted: {KNOWN}")
@@ -228,18 +255,22 @@ def _splits(listing: Listing, data: Data, seed: int) -> Splits:
 
     if listing.val is None:
         train, val = hold_out(make_images(listing.train), data.holdout, seed)
-        return _ready(listing.what, train, val, listing.warnings)
+        return _ready(listing.what, train, val, None, listing.warnings)
     if not listing.val:
         raise ValueError(
             f"{listing.what}: the validation set is empty; add images, or remove it to have "
             "data.holdout of the training images held out"
         )
-    return _ready(
-        listing.what, make_images(listing.train), make_images(listing.val), listing.warnings
-    )
+    train, val, final = make_images(listing.train), make_images(listing.val), None
+    if data.tune:
+        final = val
+        train, val = hold_out(train, data.holdout, seed)
+    return _ready(listing.what, train, val, final, listing.warnings)
 
 
-def _ready(what: str, train: Images, val: Images, warnings: Sequence[str] = ()) -> Splits:
+def _ready(
+    what: str, train: Images, val: Images, final: Images | None, warnings: Sequence[str] = ()
+) -> Splits:
     classes = train.classes
     if len(classes) < 2:
         raise ValueError(
@@ -249,8 +280,8 @@ def _ready(what: str, train: Images, val: Images, warnings: Sequence[str] = ()) 
     counted = np.bincount(val.labels, minlength=len(classes))
     without = [name for name, count in zip(classes, counted, strict=True) if not count]
     more = [f"no validation images of {_listed(without)}"] if without else []
-    about = f"{what}: {len(train)} images to train on, {len(val)} to validate, {len(classes)} "
-    return Splits(train, val, classes, f"{about}classes", [*warnings, *more])
+    about = in_words(what, train, val, final, len(classes))
+    return Splits(train, val, classes, about, [*warnings, *more], final=final)
 
 
 def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:

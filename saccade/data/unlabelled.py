@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from saccade.data import picture
-from saccade.data.datasets import VALIDATION, Splits, parted
+from saccade.data.datasets import VALIDATION, Splits, in_words, parted
 from saccade.data.images import Files
 from saccade.recipes.recipe import Data
 
@@ -28,13 +28,14 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
     place = _folder(path)
     train = _below(place, "train") if (place / "train").is_dir() else None
     val = next((_below(place, name) for name in VALIDATION if (place / name).is_dir()), None)
-    if train is None or val is None:
+    final = val if data.tune and train is not None else None
+    if train is None or val is None or final is not None:
         train, val = _held_out(train or _below(place), data.holdout, seed)
     for part, what in ((train, "train"), (val, "validate")):
         if not len(part):
             raise ValueError(f"{path!r}: no picture to {what} on")
-    about = f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate"
-    return Splits(train, val, [], about)
+    about = in_words(place.resolve().name, train, val, final)
+    return Splits(train, val, [], about, final=final)
 
 
 def every(path: str) -> Pictures:

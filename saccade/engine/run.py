@@ -4,6 +4,7 @@ recipe.json        recipe as resolved, data, classes
 environment.json   versions, machine, command
 data.json          how many images there are, and a checksum of their names and labels
 report.jsonl       a line per evaluation
+final.json         figures of the validation set, if the run chose its model by others
 steps.jsonl        the loss and the rate along the way
 tables.json        the last evaluation's confusion matrix
 baseline.json      what a linear model reaches, if asked for

@@ -25,7 +25,7 @@ from saccade.recipes.disk import read_group
 from saccade.recipes.group import path_fields
 from saccade.recipes.recipe import Data, Recipe, change
 from saccade.tasks.definition import Preparation, TaskDefinition
-from saccade.tasks.figures import formatted
+from saccade.tasks.figures import formatted, label_of
 from saccade.tasks.task import Metric, Task
 
 Watch = Callable[[], Any]  # a Watcher to be used in a with-statement
@@ -144,6 +144,8 @@ def images_of(run: Run) -> Splits:
 def _fingerprint(splits: Splits) -> dict[str, Any]:
     """The number of images of each set, and a checksum of their names and labels."""
     parts = {"train": splits.train, "val": splits.val}
+    if splits.final is not None:
+        parts["final"] = splits.final
     return {k: {"images": len(part), "sha256": part.digest()} for k, part in parts.items()}
 
 
@@ -201,8 +203,35 @@ def _fit(
                     write_json(run.folder / "data.json", _fingerprint(splits))
             with distributed.explain_lost_process(group, f"saccade resume {run.folder}"):
                 training.fit()
+                if splits.final is not None and not run.known("final.json"):
+                    _count_at_the_end(run, splits.final, group, watcher, report)
         finally:
             training.close()
+
+
+def _count_at_the_end(
+    run: Run, images: Any, group: Group, watcher: Watcher, report: Report | None
+) -> None:
+    """Show the best model the validation set that nothing was chosen by, for the first time."""
+    one = opened(run.folder, group.device)
+    loader = make.unaugmented(
+        one.definition, one.test, images, one.task.net, group, run.recipe.loop.batch,
+        make.workers(run.recipe.data, group), run.recipe.data.bad,
+    )  # fmt: skip
+    try:
+        figures = count(one.task, loader, group, run.recipe.loop.precision).compute()
+    finally:
+        loader.close()
+    if group.first:
+        write_json(run.folder / "final.json", {"val": figures})
+        for sentence in report(run) if report is not None else ():
+            watcher.say(sentence)
+    best = one.task.best
+    watcher.say(
+        f"on the {len(images)} validation images, seen once, the best model reaches "
+        f"{formatted(best, figures[best])} {label_of(best)}; all figures before were of images "
+        f"held out of the training set"
+    )
 
 
 def _prepare(
@@ -348,7 +377,8 @@ def evaluate(
     Args:
         model: a run's folder, a saved model, or the name of one that comes with saccade
         data: the images; if None, or if they are the run's own, those that the run held out
-        split: "val", or "train" for the images that the run learnt from
+        split: "val", "train" for the images that the run learnt from, or "tune" for those that it
+            chose its best model by, where these are not the validation set (`data.tune`)
         batch: images at once
         device: cpu or cuda; the best there is if None
     """
@@ -356,11 +386,11 @@ def evaluate(
         one = opened(model, group.device)
         definition, classes = one.definition, one.classes
         if data is None or _is_own(model, data):
-            images = getattr(images_of(Run.open(model)), split)
+            images = _part(images_of(Run.open(model)), split)
         elif split == "val":
             images = definition.every(data, classes)
         else:
-            images = definition.find(data, Data(), 0).train
+            images = _part(definition.find(data, Data(), 0), split)
         loader = make.unaugmented(
             definition, one.test, definition.align(images, classes), one.task.net, group, batch,
             make.workers(Data(), group),
@@ -368,6 +398,17 @@ def evaluate(
         metric = count(one.task, loader, group)
         metric.warnings = tuple(getattr(images, "warnings", ()))
         return metric
+
+
+def _part(splits: Splits, split: str) -> Any:
+    """The images of a set that a word means."""
+    if split == "train":
+        return splits.train
+    if split == "tune" and splits.final is None:
+        raise ValueError(
+            "eval: the run chose its best model by the validation set; leave out --split tune"
+        )
+    return splits.val if split == "tune" or splits.final is None else splits.final
 
 
 def _is_own(model: str | Path, data: str) -> bool:

@@ -23,7 +23,7 @@ from saccade.engine import distributed, make
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
-from saccade.engine.optim import Average, length, optimiser, schedule
+from saccade.engine.optim import average, length, optimiser, schedule
 from saccade.engine.run import Run, write_json
 from saccade.engine.state import TrainingState
 from saccade.engine.watch import Watcher
@@ -63,7 +63,7 @@ class Training:
         self.optimiser = optimiser(self.task, self.recipe.optim, self.loop.batch)
         self.schedule = schedule(self.optimiser, self.recipe.schedule, len(self.train))
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.loop.precision == "fp16")
-        self.average = Average(self.task, self.loop.ema) if self.loop.ema is not None else None
+        self.average = average(self.task, self.loop)
         self.weights = TrainingState(self.task, self.optimiser, self.average, split)
         every = self.loop.keep_every and self.loop.keep_every * len(self.train)
         self.checkpoints = Checkpoints(run.folder, self.loop.keep, every)

@@ -45,15 +45,15 @@ def _check(where: str, kind: str, init: str) -> None:
         raise ValueError(f"{where}: init must be one of {INITS}, got {init=}")
 
 
-def _draw(module: nn.Module, draw: Callable[[Tensor], Tensor] | None) -> None:
+def draw(module: nn.Module, how: Callable[[Tensor], Tensor] | None) -> None:
     """Convolutions, biases zero, and the values of attention, if at all; queries and keys small."""
     if isinstance(module, StandAloneAttention):
         for weight in (module.query.weight, module.key.weight):
             nn.init.normal_(weight, std=0.01)
-        if draw is not None:
-            draw(module.value.weight)
-    elif isinstance(module, nn.Conv2d) and draw is not None:
-        draw(module.weight)
+        if how is not None:
+            how(module.value.weight)
+    elif isinstance(module, nn.Conv2d) and how is not None:
+        how(module.weight)
         if module.bias is not None:
             nn.init.zeros_(module.bias)
 
@@ -97,9 +97,9 @@ class FeaturePyramid(nn.Module):
 
     def reset_parameters(self) -> None:
         xavier = self.init == "xavier"
-        draw = nn.init.xavier_uniform_ if xavier else partial(nn.init.kaiming_uniform_, a=1)
+        how = nn.init.xavier_uniform_ if xavier else partial(nn.init.kaiming_uniform_, a=1)
         for module in (*self.lateral, *self.smooth, *self.coarser):
-            _draw(module, draw if xavier or isinstance(module, nn.Conv2d) else None)
+            draw(module, how if xavier or isinstance(module, nn.Conv2d) else None)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         if len(maps) != len(self.lateral):
@@ -151,10 +151,10 @@ class DenseHead(nn.Module):
     def reset_parameters(self) -> None:
         """Convolutions and Wv from N(0, 0.01), as in RetinaNet, or by Xavier."""
         xavier = self.init == "xavier"
-        draw = nn.init.xavier_uniform_ if xavier else partial(nn.init.normal_, std=0.01)
+        how = nn.init.xavier_uniform_ if xavier else partial(nn.init.normal_, std=0.01)
         ends = self.last if isinstance(self.last, nn.Sequential) else (self.last,)
         for module in (*self.mix, *ends):
-            _draw(module, draw)
+            draw(module, how)
         *_, last = ends
         if self.prior is not None and isinstance(last, nn.Conv2d) and last.bias is not None:
             nn.init.constant_(last.bias, -math.log((1 - self.prior) / self.prior))

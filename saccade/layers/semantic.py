@@ -7,6 +7,8 @@
           is there already
     S   = sum over levels of T_i
 
+All of them are drawn by Xavier, biases zero (LinGlo, section 4.3).
+
 Maps are ceil(size / stride), so twice a map may be one row or column too many: it is cut off, and
 every pixel stays where it was.
 """
@@ -21,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.conv import Conv3x3
-from saccade.layers.pyramid import top_down
+from saccade.layers.pyramid import draw, top_down
 
 STRIDE = 4  # of the sum
 
@@ -53,9 +55,7 @@ class TopDown(nn.Module):
 
     def reset_parameters(self) -> None:
         for conv in (*self.lateral, *self.smooth):
-            if isinstance(conv, nn.Conv2d) and conv.bias is not None:
-                nn.init.kaiming_uniform_(conv.weight, a=1)
-                nn.init.zeros_(conv.bias)
+            draw(conv, nn.init.xavier_uniform_)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
         merged = top_down([lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)])
@@ -81,8 +81,7 @@ class Tower(nn.Module):
 
     def reset_parameters(self) -> None:
         for conv in self.mix:
-            if isinstance(conv, nn.Conv2d):
-                nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+            draw(conv, nn.init.xavier_uniform_)
 
     def forward(
         self, x: Float[Tensor, "B C h w"], image: Sequence[int]
@@ -114,9 +113,7 @@ class SemanticBranch(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.classify.weight, std=0.01)
-        if self.classify.bias is not None:
-            nn.init.zeros_(self.classify.bias)
+        draw(self.classify, nn.init.xavier_uniform_)
 
     def forward(self, maps: Sequence[Tensor], image: Sequence[int]) -> Float[Tensor, "B K h w"]:
         levels = self.pyramid(maps)

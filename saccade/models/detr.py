@@ -8,6 +8,10 @@
   backbone at its own size (those of one size together), and only the maps are padded, and masked.
 - New weights are drawn as DETR's authors do: Xavier in the transformer, queries from N(0, 1).
 
+With `carry="raw"`, a third: each layer of the decoder hands its own state to the next, and the norm
+stands before the answers alone. transformers hands on the normed state wherever auxiliary losses
+are on, so that its last answer is normed twice.
+
 As there, BatchNorm in a backbone is frozen, so such a one should start from trained weights.
 """
 
@@ -78,8 +82,9 @@ class DetrDetector(DenseNetwork):
     kind = "detr"
     body = "detr.model.backbone.model.model.backbone."
 
-    def __init__(self, detr: Any, architecture: str):
+    def __init__(self, detr: Any, architecture: str, auxiliary: bool = True):
         super().__init__()
+        self.auxiliary = auxiliary
         self.detr: Any = detr
         self.architecture = architecture
         self.num_classes = detr.config.num_labels
@@ -97,11 +102,17 @@ class DetrDetector(DenseNetwork):
         auxiliary losses, `aux_logits` and `aux_boxes` are those of the earlier layers, layer first.
         """
         mask = None if size is None else masked(image, size)
-        seen = self.detr.model(pixel_values=image, pixel_mask=mask)
+        raw = self.auxiliary and not self.detr.config.auxiliary_loss
+        raw = raw and not torch.compiler.is_exporting()  # a graph has no use for earlier layers
+        options = {"output_hidden_states": True} if raw else {}
+        seen = self.detr.model(pixel_values=image, pixel_mask=mask, **options)
         output = self._answer(seen.last_hidden_state)
-        if seen.intermediate_hidden_states is not None:
-            early = self._answer(seen.intermediate_hidden_states[:-1])
-            output |= {f"aux_{key}": value for key, value in early.items()}
+        early = seen.intermediate_hidden_states
+        if raw:
+            early = self.detr.model.decoder.layernorm(torch.stack(seen.decoder_hidden_states[1:]))
+        if early is not None:
+            answers = self._answer(early[:-1])
+            output |= {f"aux_{key}": value for key, value in answers.items()}
         return output
 
     def _answer(self, hidden: Tensor) -> dict[str, Tensor]:
@@ -128,7 +139,8 @@ def masked(image: Float[Tensor, "B C H W"], size: Tensor) -> Bool[Tensor, "B H W
 
 # What `build` takes of a recipe's task; the rest of that is the prediction's.
 WORDS = (
-    "queries", "dim", "encoder", "decoder", "heads", "hidden", "dropout", "auxiliary", "nothing",
+    "queries", "dim", "encoder", "decoder", "heads", "hidden", "dropout", "attention_dropout",
+    "carry", "auxiliary", "nothing",
 )  # fmt: skip
 
 
@@ -153,7 +165,7 @@ def build(name: str, classes: int, settings: Any = None, **words: Any) -> DetrDe
     if width != detr.model.input_projection.in_channels:
         detr.model.input_projection = nn.Conv2d(width, config.d_model, 1)
     draw(detr)
-    net = DetrDetector(detr, name)
+    net = DetrDetector(detr, name, own.get("auxiliary", True))
     net.default_cfg = dict(body.default_cfg)
     net.arguments = {"name": name, "classes": classes, "settings": own, **options}
     return net
@@ -170,6 +182,8 @@ def configured(
     heads: int = 8,
     hidden: int = 2048,
     dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    carry: str = "normed",
     auxiliary: bool = True,
     nothing: float = 0.1,
     in_chans: int = 3,
@@ -188,7 +202,8 @@ def configured(
         backbone_config=backbone, num_channels=in_chans, num_labels=classes, num_queries=queries,
         d_model=dim, encoder_layers=encoder, decoder_layers=decoder, encoder_attention_heads=heads,
         decoder_attention_heads=heads, encoder_ffn_dim=hidden, decoder_ffn_dim=hidden,
-        dropout=float(dropout), auxiliary_loss=auxiliary, eos_coefficient=float(nothing),
+        dropout=float(dropout), attention_dropout=float(attention_dropout),
+        auxiliary_loss=auxiliary and carry == "normed", eos_coefficient=float(nothing),
     )  # fmt: skip
 
 

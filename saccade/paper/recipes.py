@@ -4,10 +4,11 @@ The rate is sampled over the whole schedule, the decay is that of the optimiser'
 augmentation is the list of the transform's steps. Models are built on the meta device.
 """
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -16,16 +17,21 @@ from PIL import Image
 from timm.layers import DropPath
 from torch import nn
 from torchvision import transforms as T
+from torchvision.transforms import v2
 
 from saccade.data.augment import Transform
-from saccade.data.datasets import Images, hold_out
+from saccade.data.datasets import divided
+from saccade.data.images import Images, Listing
 from saccade.data.loader import Loader
 from saccade.data.masks import augment as mask_augment
 from saccade.engine import make
 from saccade.engine.distributed import Group
-from saccade.engine.optim import Average, length, optimiser, schedule
-from saccade.paper import Claim
+from saccade.engine.optim import average, length, optimiser, schedule
+from saccade.paper import Claim, above
+from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe, change
+
+SOME_STEPS = 20  # after which a moving mean is looked at
 
 
 class Blank(Images):
@@ -34,6 +40,13 @@ class Blank(Images):
     def __init__(self, count: int, classes: int):
         self.labels = np.zeros(count, np.int64)
         self.classes = [str(i) for i in range(classes)]
+
+    @classmethod
+    def of(cls, items: Any, labels: Any, classes: list[str]) -> "Blank":
+        """As a `Listing` makes its set."""
+        images = cls(len(items), len(classes))
+        images.labels, images.classes = np.asarray(labels), classes
+        return images
 
 
 @dataclass
@@ -48,6 +61,11 @@ class Live:
     def task(self) -> Any:
         with torch.device("meta"):
             return make.task(self.recipe, tuple(map(str, range(self.classes))))
+
+    @cached_property
+    def drawn(self) -> Any:
+        """The network with weights, on a small backbone: for what is built above one."""
+        return above.network(self.recipe)
 
     @cached_property
     def loader(self) -> Loader:
@@ -164,18 +182,41 @@ def _side(live: Live) -> int:
 
 
 def _held_out(live: Live) -> float:
-    _, held = hold_out(Blank(1000, 2), live.recipe.data.holdout, live.recipe.loop.seed)
-    return 100 * len(held) / 1000
+    """Share of the training images to choose by, of a set that brings validation images."""
+    names = ["cat", "dog"] * 500
+    listing = Listing("a set", [*enumerate(names)], [*enumerate(names)], Blank.of)
+    splits = divided(listing, live.recipe.data, live.recipe.loop.seed)
+    return 100 * len(splits.val) / 1000 if splits.final is not None else 0.0
 
 
 def _bn_decay(live: Live) -> float:
-    (momentum,) = {norm.momentum for norm in live.modules(nn.BatchNorm2d)}
-    return 1 - momentum
+    """By how much of where it was a running mean still is, a step, after some steps of ones."""
+    decays = set()
+    for norm in live.modules(nn.BatchNorm2d):
+        own = nn.BatchNorm2d(1, momentum=norm.momentum)
+        for _ in range(SOME_STEPS):
+            own(torch.ones(1, 1, 2, 2))
+        decays.add(_share_that_stays(cast(torch.Tensor, own.running_mean).item()))
+    (decay,) = decays
+    return decay
 
 
 def _average(live: Live) -> float | str:
-    decay = live.recipe.loop.ema
-    return Average(live.task, decay).decay if decay is not None else "none"
+    """The same of a weight that jumps from 0 to 1 and stays there."""
+    weight = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(weight.weight)
+    moving = average(weight, live.recipe.loop)
+    if moving is None:
+        return "none"
+    nn.init.ones_(weight.weight)
+    for _ in range(SOME_STEPS):
+        moving.update(weight)
+    return _share_that_stays(moving.values["weight"].item())
+
+
+def _share_that_stays(reached: float) -> float:
+    """The share that stays at each step, of a mean that came this far from 0 to 1 in some steps."""
+    return (1 - reached) ** (1 / SOME_STEPS)
 
 
 def _undecayed(live: Live) -> str:
@@ -184,6 +225,12 @@ def _undecayed(live: Live) -> str:
     names = dict(live.task.named_parameters())
     declared = live.task.no_weight_decay()
     return "yes" if declared and all(names[name] in free for name in declared) else "no"
+
+
+def _part(live: Live, i: int, word: str) -> Any:
+    """Of the part that DETR cuts out: what its resize (0) or its crop (1) is set to."""
+    steps = cast(Any, live.loader.transform).steps
+    return getattr(next(s for s in steps if isinstance(s, v2.RandomApply)).transforms[i], word)
 
 
 MEASURES: dict[str, Callable[[Live], Any]] = {
@@ -220,10 +267,26 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     "long side": lambda live: _step(live, "long"),
     "crop": lambda live: _step(live, "size"),
     "flip": lambda live: 100 * _step(live, "p"),
-    "new layers": lambda live: live.task.net.pyramid.init.title(),
+    "new layers": lambda live: above.drawn(live.drawn),
+    "part's short side": lambda live: "{} to {}".format(*_part(live, 0, "short")[::2]),
+    "part's sides": lambda live: f"{_part(live, 1, 'least')} to {_part(live, 1, 'size')}",
+    "3x3 convolutions above the backbone": lambda live: above.convolutions(live.drawn),
+    "attention's width": lambda live: above.width(live.drawn),
+    "attention's k": lambda live: above.reach(live.drawn),
+    "attention's heads": lambda live: above.heads(live.drawn),
+    "where a convolution was strided": lambda live: above.strided(live.drawn),
+    "heads share weights across levels": lambda live: above.shared(live.drawn),
+    "std of the heads' W_V": lambda live: above.spread_of_values(live.drawn),
+    "end of a head": lambda live: above.end(live.drawn),
 }
 
 
 def measure(recipe: Recipe, claim: Claim) -> Any:
     """The value of a claim, read off the live objects."""
-    return MEASURES[claim.what](Live(recipe))
+    return MEASURES[claim.what](_live(json.dumps(to_plain(recipe))))
+
+
+@lru_cache(maxsize=1)
+def _live(plain: str) -> Live:
+    """Claims come recipe by recipe, and share its objects."""
+    return Live(from_plain(json.loads(plain)))

@@ -25,7 +25,9 @@ FREE = {
     "loop.checkpointing", "loop.shard", "loop.seed", "loop.save_every", "loop.keep",
     "loop.keep_every", "loop.evaluate_every",
 }  # fmt: skip
-FIGURES = {"top-1": "top1", "AP": "AP", "mIoU": "miou"}  # a claim's first word, a run's figure
+# A claim's first word, and a run's figure. "val acc" is of images held out of the training set.
+FIGURES = {"top-1": "top1", "val": "top1", "AP": "AP", "mIoU": "miou"}
+TUNED = "val acc"
 SETS = {"AP": 80, "miou": 150}  # classes of COCO and of ADE20K
 MOST = 4  # changed settings that are named
 
@@ -65,12 +67,13 @@ def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
     """The best that runs reached of a claim about model `name`: full ones before others."""
     own = recipes(name, claim)
     answers = [
-        _judged(name, one, own[one.run.name])
+        _judged(name, claim, one, own[one.run.name])
         for one in runs
         if one.run.name in own
         and (name in detectors.DETECTORS or one.run.recipe.model.name == name)
         and one.figure == FIGURES[claim.what.split()[0]]
         and math.isfinite(one.value(one.best))
+        and (claim.what != TUNED or one.run.recipe.data.tune)
     ]
     return max(answers, key=lambda answer: (answer.full, answer.value), default=None)
 
@@ -78,7 +81,7 @@ def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
 def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
     """The paper's recipes that a claim about a model was measured with."""
     if claim.what.split()[0] not in FIGURES:
-        return {}  # such as a share held out of the training images: no run reports it
+        return {}
     if name in detectors.DETECTORS:
         return {name: book.RECIPES[name]} if name in book.RECIPES else {}
     family = book.BOOKS[zoo.family_of(name)].RECIPES
@@ -96,7 +99,7 @@ def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
     return here or own or alike
 
 
-def _judged(name: str, one: Summary, recipe: Recipe) -> Reached:
+def _judged(name: str, claim: Claim, one: Summary, recipe: Recipe) -> Reached:
     # A recipe of backbones is for all of a kind; a detector's own names the one it is built on.
     free = FREE - {"model.name"} if name in detectors.DETECTORS else set(FREE)
     if recipe.schedule.iterations:
@@ -107,8 +110,10 @@ def _judged(name: str, one: Summary, recipe: Recipe) -> Reached:
         if key not in free
     }
     classes, wanted = len(one.run.classes), _classes(name, one.figure)
-    best = one.best["val"]
-    images = f"{best.get('images', 0):,.0f} validation images of {classes:,} classes"
+    tuned = claim.what == TUNED or not one.final
+    best = one.best["val"] if tuned else one.final
+    kind = "held-out training" if claim.what == TUNED else "validation"
+    images = f"{best.get('images', 0):,.0f} {kind} images of {classes:,} classes"
     notes = [f"{images} in {one.run.data!r}, {one.run.folder}"]
     if changed:
         settings = [

@@ -15,6 +15,12 @@ Layers = Literal["conv", "attention"]
 class BoxAugment(AugmentSettings):
     """What happens to a training image and its boxes, in this order."""
 
+    part: float = 0.0
+    """Share of the images of which a random part is cut out before anything else, as DETR does:"""
+    part_short: tuple[int, ...] = (400, 500, 600)
+    """their short side is resized to one of these,"""
+    part_sides: tuple[int, int] = (384, 600)
+    """and height and width of the part are drawn from between these two."""
     short: tuple[int, ...] = (800,)
     """Sides that the short side is resized to, one drawn for each image."""
     long: int = 1333
@@ -30,7 +36,7 @@ class BoxAugment(AugmentSettings):
     """Take wide and tall images into steps of their own, so that less is padding."""
 
     def __post_init__(self) -> None:
-        hold(self, long=SOME, crop=SOME, flip=SHARE, jitter=COUNT)
+        hold(self, long=SOME, crop=SOME, flip=SHARE, jitter=COUNT, part=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +99,11 @@ class Detr(TaskSettings):
     hidden: int = 2048
     """Channels inside the transformer's feed-forward layers."""
     dropout: float = 0.1
+    attention_dropout: float = 0.0
+    """Of the weights of attention."""
+    carry: Literal["normed", "raw"] = "normed"
+    """What a layer of the decoder hands to the next, beside the normed state that boxes are read
+    from: that, as transformers does, or the state before the norm, as DETR's authors do."""
     auxiliary: bool = True
     """Hold every layer of the decoder to the boxes, not the last alone."""
     nothing: float = 0.1
@@ -102,6 +113,7 @@ class Detr(TaskSettings):
 
     def __post_init__(self) -> None:
         hold(self, queries=SOME, dim=SOME, dropout=SHARE, nothing=SHARE, score=SHARE)
+        hold(self, attention_dropout=SHARE)
         hold(self, encoder=COUNT, decoder=SOME, heads=SOME, hidden=SOME)
 
 

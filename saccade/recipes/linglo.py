@@ -1,4 +1,4 @@
-"""LinGlo's training (paper, sections 4.1 and 4.2, and the ablations of 4.4)."""
+"""LinGlo's training (paper, sections 4.1 to 4.3, and the ablations of section 5)."""
 
 from saccade.paper import Claim
 from saccade.recipes.augment import Augment, Test
@@ -48,7 +48,7 @@ RECIPES = {
     "linglo_b2": change(B0, model__name="linglo_b2"),
     "linglo_ablation": change(
         B0,
-        about="""The ablations of section 4.4.
+        about="""The ablations of section 5.
     saccade train linglo_ablation --data IMAGENET --set model.name=VARIANT; 69.7% top-1 for b0.""",
         schedule__epochs=100,
         schedule__warmup=3,
@@ -87,9 +87,9 @@ _BOXES = (
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     **dict.fromkeys(("linglo_b0", "linglo_b1", "linglo_b2"), _SETTING),
     "linglo_ablation": (
-        Claim("§4.4", "epochs", "100"),
-        Claim("§4.4", "warm-up epochs", "3"),
-        Claim("§4.4", "learning rate", "0.001"),
+        Claim("§5", "epochs", "100"),
+        Claim("§5", "warm-up epochs", "3"),
+        Claim("§5", "learning rate", "0.001"),
     ),
     **dict.fromkeys((f"linglo_b{i}_retinanet" for i in range(3)), _BOXES),
 }
@@ -122,5 +122,6 @@ _ADE20K = (
     Claim("§4.3", "augmentation", "resize, crop, flip"),
     Claim("§4.3", "random crop", "512"),
     Claim("§4.3", "test short side", "512"),
+    Claim("§4.3", "new layers", "Xavier"),
 )
 CLAIMS |= {f"{name}_semantic_fpn": _ADE20K for name in _SEGMENTERS}

@@ -36,6 +36,9 @@ class Data:
 
     holdout: float = 0.1
     """Share of the training images kept for validation where the set brings none."""
+    tune: bool = False
+    """Keep that share of them also where the set brings some: the best model is chosen by these,
+    and the set's own validation images are counted once, at the end."""
     workers: int | None = None
     """Processes that read images; None: one beside a CPU that trains, all cores for a GPU."""
     bad: float = 0.05
@@ -107,6 +110,8 @@ class Loop:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     ema: float | None = None
     """Decay of the moving average of parameters, which is then what is evaluated."""
+    ema_ramp: bool = True
+    """Let that decay grow over the first steps, (1 + n) / (10 + n), so that short runs profit."""
     bn_decay: float | None = None
     """Decay of BatchNorm's running statistics; the model's own if None."""
     compile: bool = False

@@ -45,10 +45,11 @@ def written(
 
 
 def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
-    figures = {key: value for key, value in notes.get("figures", {}).items() if key != "images"}
+    counted = (run.known("final.json").get("val") if run else None) or notes.get("figures", {})
+    figures = {key: value for key, value in counted.items() if key != "images"}
     if not figures:
         return []
-    images = notes["figures"].get("images")
+    images = counted.get("images")
     on = f" on {images:.0f} images" if images else ""
     rows = [f"| {label_of(key)} | {formatted(key, value)} |" for key, value in figures.items()]
     return [f"| counted{on} that it did not learn from | |", "|---|---|", *rows]

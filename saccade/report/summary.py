@@ -143,6 +143,11 @@ class Summary:
         return str(figures.get("name", "baseline")), value
 
     @property
+    def final(self) -> dict[str, float]:
+        """Figures of the validation set, if the best model was chosen by other images."""
+        return _read(self.run.folder / "final.json").get("val", {})
+
+    @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """What differs from the recipe of that name: {"optim.lr": (here, there)}."""
         named = book.RECIPES.get(self.run.name)
@@ -158,6 +163,12 @@ class Summary:
             f"best: {formatted(self.figure, self.value(best))} {label_of(self.figure)} "
             f"at epoch {best['epoch']}"
         ]
+        if self.run.recipe.data.tune and self.final:
+            value = formatted(self.figure, self.final.get(self.figure, math.nan))
+            sentences[0] += ", counted on images held out of the training set"
+            sentences.append(
+                f"final: {value} {label_of(self.figure)} of that model on the validation set"
+            )
         if self.baseline is not None:
             name, value = self.baseline
             sentences.append(f"baseline: {formatted(self.figure, value)}, {name}")
@@ -177,6 +188,7 @@ class Summary:
             "parameters": self.parameters(),
             "figure": self.figure,
             "best": finite(self.best),
+            "final": finite(self.final) or None,
             "evaluations": finite(self.lines),
             "finished": self.finished,
             "changed": {key: here for key, (here, _) in self.changed.items()},

@@ -195,3 +195,35 @@ def test_transformers_is_loaded_only_when_asked_for():
 def test_a_detr_needs_some_of_each(name):
     with pytest.raises(ValueError, match=rf"detr\.{name}: 1 or more, got 0"):
         detect.Detr(**{name: 0})
+
+
+def test_the_raw_state_is_carried_as_detrs_authors_do():
+    """Layer after layer by hand; the norm stands before the answers and nowhere between."""
+    net = small(carry="raw", decoder=3).eval()
+    for p in net.detr.model.decoder.layernorm.parameters():
+        torch.nn.init.uniform_(p, 0.5, 2)
+    states = []
+    for layer in net.detr.model.decoder.layers:
+        layer.register_forward_hook(lambda m, inward, out: states.append((inward[0], out)))
+    with torch.no_grad():
+        output = net(torch.randn(2, 3, 64, 64))
+        (_, first), (second_in, second), (third_in, third) = states
+        assert torch.equal(second_in, first)
+        assert torch.equal(third_in, second)
+        answers = [net._answer(net.detr.model.decoder.layernorm(y)) for y in (first, second, third)]
+    for key in ("logits", "boxes"):
+        torch.testing.assert_close(output[key], answers[2][key])
+        torch.testing.assert_close(output[f"aux_{key}"][0], answers[0][key])
+        torch.testing.assert_close(output[f"aux_{key}"][1], answers[1][key])
+
+
+def test_the_normed_state_is_carried_by_default():
+    """So that models trained before answer as they did."""
+    net = small(decoder=2).eval()
+    states = []
+    for layer in net.detr.model.decoder.layers:
+        layer.register_forward_hook(lambda m, inward, out: states.append((inward[0], out)))
+    with torch.no_grad():
+        net(torch.randn(1, 3, 64, 64))
+        (_, first), (second_in, _) = states
+        torch.testing.assert_close(second_in, net.detr.model.decoder.layernorm(first))

@@ -93,10 +93,10 @@ def test_each_claim_has_its_papers_recipe():
 
     assert names("qna_s", "main text", "top-1") == ["qna_s"]
     assert names("qna_table2_2222_h8_16_32_64", "Table 2", "top-1 at 90 epochs") == ["qna_heads"]
-    assert names("sasa_resnet50", "Table 3, none", "val acc") == []
+    assert "sasa" in names("sasa_resnet50", "Table 3, none", "val acc")
     for variant in zoo.names():
         for claim in zoo.claims(variant):
-            if claim.what not in count.MEASURES and claim.what != "val acc":
+            if claim.what not in count.MEASURES:
                 assert recipes(variant, claim), (variant, claim)
     for name, claims in detectors.CLAIMS.items():
         for claim in claims:

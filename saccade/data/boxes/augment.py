@@ -27,6 +27,7 @@ from saccade.recipes.detect import BoxAugment, BoxTest
 Target = dict[str, Any]
 Step = Callable[[Tensor, Target], tuple[Tensor, Target]]
 LEAST = 32  # pixels a side of what a network is shown: strips are widened
+ANY = 10**6  # pixels of a long side that is not limited
 LEFT = 1.0  # pixels that a crop must leave of a box, in width and height
 
 
@@ -69,15 +70,28 @@ class BoxResize:
 class BoxCrop:
     """A random part of at most `size` pixels a side, with what it leaves of the boxes.
 
+    With `least`, height and width are drawn from between the two.
+
     A box of which less than a pixel is left, in width or height, is gone with its label.
     """
 
-    def __init__(self, size: int):
-        self.size = size
+    def __init__(self, size: int, least: int | None = None):
+        if least is not None and not 0 < least <= size:
+            raise ValueError(
+                f"augment.part_sides: the smaller side first, got {(least, size)}; try (384, 600)"
+            )
+        self.size, self.least = size, least
+
+    def side(self, whole: int) -> int:
+        """The side of the part, of an image's; drawn where there is a choice."""
+        most = min(whole, self.size)
+        if self.least is None or self.least >= most:
+            return most
+        return int(torch.randint(self.least, most + 1, ()))
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         H, W = image.shape[-2:]
-        h, w = min(H, self.size), min(W, self.size)
+        h, w = self.side(H), self.side(W)
         if (h, w) == (H, W):
             return image, target
         top, left = int(torch.randint(H - h + 1, ())), int(torch.randint(W - w + 1, ()))
@@ -92,7 +106,8 @@ class BoxCrop:
         return F.crop(image, top, left, h, w), {**target, **remaining}
 
     def __repr__(self) -> str:
-        return f"BoxCrop({self.size})"
+        least = "" if self.least is None else f", least={self.least}"
+        return f"BoxCrop({self.size}{least})"
 
 
 def _sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
@@ -168,7 +183,12 @@ def _boxes(boxes: Float[Tensor, "n 4"], image: Image.Image) -> tv_tensors.Boundi
 
 def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:
     """What a training image goes through: a resize, and what else the recipe asks for."""
-    steps: list[Step] = [BoxResize(augment.short, augment.long, augment.scale)]
+    steps: list[Step] = []
+    if augment.part:
+        low, high = augment.part_sides
+        parts = [BoxResize(augment.part_short, ANY), BoxCrop(high, low)]
+        steps.append(v2.RandomApply(parts, augment.part))
+    steps.append(BoxResize(augment.short, augment.long, augment.scale))
     if augment.crop is not None:
         steps.append(BoxCrop(augment.crop))
     if augment.flip:
@@ -194,6 +214,9 @@ NAMES: dict[type, str] = {
 def _names(steps: Sequence[Any]) -> list[str]:
     names = []
     for step in steps:
+        if isinstance(step, v2.RandomApply):
+            names.append(f"{' and '.join(_names(step.transforms)[::2])} ({step.p:.0%})")
+            continue
         names.append(NAMES[type(step)])
         if isinstance(step, BoxResize) and (len(step.short) > 1 or step.scale[0] < step.scale[1]):
             names.append("multiscale jitter")

@@ -157,6 +157,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
             f"({_first_finding(train.findings)})"
         )
     warnings = [*layout.warnings, *coco.sentences_about(train.findings, "train")]
+    final = None
     if layout.val is None:
         train, val = hold_out(train, data.holdout, seed)
     else:
@@ -168,15 +169,18 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
             )
         warnings += coco.sentences_about(val.findings, "val")
         warnings += _in_both(train, val)
+        if data.tune:
+            final = val
+            train, val = hold_out(train, data.holdout, seed)
     warnings += _empty_classes(train)
     findings = {
         f"{split}: {kind}": lines
-        for split, part in (("train", train), ("val", val))
+        for split, part in (("train", train), ("val", val if final is None else final))
         for kind, lines in part.findings.items()
     }
     return Splits(
-        train, val, train.classes, _summary(layout.what, train, val), warnings,
-        notes={"ids": [int(i) for i in train.ids]}, findings=findings,
+        train, val, train.classes, _summary(layout.what, train, val, final), warnings,
+        notes={"ids": [int(i) for i in train.ids]}, findings=findings, final=final,
     )  # fmt: skip
 
 
@@ -409,9 +413,11 @@ def _empty_classes(train: Boxes) -> list[str]:
     return [f"train: {share} categories have no boxes to learn from, such as {names[0]!r}"]
 
 
-def _summary(what: str, train: Boxes, val: Boxes) -> str:
-    parts = (_counts(part) for part in (train, val))
-    return f"{what}: {' to train on, '.join(parts)} to validate, {len(train.classes)} classes"
+def _summary(what: str, train: Boxes, val: Boxes, final: Boxes | None) -> str:
+    use = "to validate" if final is None else "held out of them to choose the best model by"
+    end = "" if final is None else f", {_counts(final)} to validate at the end"
+    counts = f"{_counts(train)} to train on, {_counts(val)} {use}{end}"
+    return f"{what}: {counts}, {len(train.classes)} classes"
 
 
 def _counts(boxes: Boxes) -> str:

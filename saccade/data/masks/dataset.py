@@ -26,7 +26,7 @@ from jaxtyping import Integer, UInt8
 from PIL import Image
 
 from saccade.data import picture
-from saccade.data.datasets import Splits, parted
+from saccade.data.datasets import Splits, in_words, parted
 from saccade.data.images import Images, Strings, Unreadable
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
@@ -123,21 +123,22 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
         )
     if train is None or not len(train):
         raise ValueError(f"{place.name}: no image has a mask of its name; wanted: {KNOWN}")
-    if val is None:
+    final = val if data.tune else None
+    if val is None or final is not None:
         train, val = _held_out(train, data.holdout, seed)
-    if not len(val):
+    if not len(val if final is None else final):
         raise ValueError(f"{place.name}: no validation image has a mask; wanted: {KNOWN}")
     warnings = _missing_sentences(findings)
     (train, own), (val, more) = (_usable(part, findings, data.bad) for part in (train, val))
     warnings += own + more
-    about = (
-        f"{place.resolve().name}: {len(train)} images to train on, {len(val)} to validate, "
-        f"{len(legend.names)} classes"
-    )
+    if final is not None:
+        final, own = _usable(final, findings, data.bad)
+        warnings += own
+    about = in_words(place.resolve().name, train, val, final, len(legend.names))
     if len(legend.ids) == ADE20K and not _written_in(place):
         about += " (read as ADE20K, where 0 is no class; classes.json would say otherwise)"
     notes = {"ids": legend.ids, "ignored": list(legend.ignored)}
-    return Splits(train, val, legend.names, about, warnings, notes, findings)
+    return Splits(train, val, legend.names, about, warnings, notes, findings, final)
 
 
 def every(path: str, classes: list[str]) -> Masks:

@@ -1,4 +1,5 @@
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from torchvision import tv_tensors
 
 from saccade.data.boxes import augment
 from saccade.data.loader import Loader
+from saccade.recipes import book
 from saccade.recipes.detect import BoxAugment, BoxTest
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
@@ -297,3 +300,49 @@ def test_a_strip_stays_wide_enough_for_a_network():
     assert image.shape == (3, 32, 96)
     assert torch.allclose(kept["boxes"], torch.tensor([[9.6, 8, 19.2, 24]]))
     assert augment.test(BoxTest(short=64, long=96), *PLAIN)(strip).shape == (3, 32, 96)
+
+
+# -- DETR's random part ---------------------------------------------------------------------
+
+
+def test_half_of_detrs_images_are_parts():
+    """Half of the images: short side to 400, 500 or 600, a part of 384 to 600 cut out, resized."""
+    recipe = book.find("qna_t_detr").augment
+    transform = augment.train(recipe, *PLAIN)
+    parts, wholes = [], []
+    for seed in range(120):
+        torch.manual_seed(seed)
+        step, resize = transform.steps[:2]
+        image, target = torch.zeros(3, 240, 320, dtype=torch.uint8), {"boxes": corners(320, 240)}
+        cut, _ = step(image, {**target, "labels": torch.zeros(1)})
+        (wholes if cut.shape == image.shape else parts).append(cut.shape[1:])
+        if cut.shape != image.shape:
+            seen, _ = resize(cut, {})
+            assert min(seen.shape[1:]) in recipe.short or max(seen.shape[1:]) == recipe.long
+    assert 45 <= len(parts) <= 75
+    sides = [side for shape in parts for side in shape]
+    assert 384 <= min(sides) < 400
+    assert 580 < max(sides) <= 600
+
+
+def corners(W, H):
+    return tv_tensors.BoundingBoxes([[0.0, 0.0, W, H]], format="XYXY", canvas_size=(H, W))
+
+
+def test_boxes_follow_detrs_part():
+    """A rectangle of its own colour stays in its box, through part, resize and flip."""
+    photo = Image.new("RGB", (320, 240))
+    photo.paste((255, 0, 0), (100, 60, 180, 140))
+    recipe = replace(book.find("qna_t_detr").augment, part=1.0)
+    transform = augment.train(recipe, *PLAIN)
+    left = 0
+    for seed in range(12):
+        torch.manual_seed(seed)
+        x, target = transform(photo, annotated([[100, 60, 180, 140]]))
+        if not len(target["boxes"]):
+            continue
+        left += 1
+        red = (x[0] > 0.5).nonzero()
+        found = torch.cat([red.amin(0).flip(0), red.amax(0).flip(0) + 1])
+        assert (found - target["boxes"][0]).abs().max() <= 3
+    assert left > 6
