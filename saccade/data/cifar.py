@@ -36,7 +36,8 @@ Labels = UInt8[np.ndarray, "N"]
 def find() -> tuple[Images, Images]:
     """The training and the test set, from the first of the usual places that holds them."""
     chosen = os.environ.get("SACCADE_DATA")
-    usual = [Path(), Path("data"), Path.home() / ".cache" / "saccade"]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    usual = [Path(), Path("data"), Path(cache) / "saccade"]
     bases = [Path(chosen)] if chosen else usual
     for place in (*(base / name for base in bases for name in NAMES), *bases[: bool(chosen)]):
         sets = inside(place)

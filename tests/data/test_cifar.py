@@ -10,6 +10,7 @@ from saccade.data.datasets import every, find
 from saccade.recipes.recipe import Data
 
 COUNT = 20
+ONE = ("data_batch_1", "test_batch")
 
 
 @pytest.fixture
@@ -92,14 +93,17 @@ def test_the_order_is_that_of_the_files_whatever_the_layout(batches, tmp_path):
 
 
 def test_the_word_cifar10_looks_where_one_keeps_it(batches, tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("SACCADE_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         FileNotFoundError, match=r"no folder cifar-10-batches-bin .* tools/cifar10.py"
     ):
         find("cifar10", Data())
-    write_binary(tmp_path / "data/cifar-10-batches-bin", batches)
+    write_folders(tmp_path / "cache/saccade/cifar10", batches)
     assert len(find("cifar10", Data()).train) == 100
+    write_binary(tmp_path / "data/cifar-10-batches-bin", {k: batches[k] for k in ONE})
+    assert len(find("cifar10", Data()).train) == 20, "nearer"
     monkeypatch.setenv("SACCADE_DATA", str(tmp_path / "elsewhere"))
     with pytest.raises(FileNotFoundError, match="elsewhere"):
         find("cifar10", Data())
@@ -117,7 +121,7 @@ def test_the_pickled_version_is_refused(tmp_path):
 
 
 def test_a_smaller_set_has_fewer_files_but_no_gap(batches, tmp_path):
-    write_binary(tmp_path, {name: batches[name] for name in ("data_batch_1", "test_batch")})
+    write_binary(tmp_path, {name: batches[name] for name in ONE})
     assert len(find(str(tmp_path), Data()).train) == 20
     write_binary(tmp_path, {"data_batch_3": batches["data_batch_3"]})
     with pytest.raises(FileNotFoundError, match=r"data_batch_2.bin'; get the whole set"):
