@@ -10,7 +10,7 @@ KEYS = {
     "model": "model.name", "start": "model.start", "epochs": "schedule.epochs",
     "batch": "loop.batch", "lr": "optim.lr", "seed": "loop.seed",
 }  # fmt: skip
-SIDES = ("size", "short", "long", "crop")
+SIDES = ("size", "short", "long", "crop", "pad", "cutout")
 
 
 def everyday(recipe: Recipe, *, size: int | None = None, **typed: Any) -> list[str]:
@@ -39,7 +39,7 @@ def _sides(recipe: Recipe, size: int) -> list[str]:
     for group, options in groups.items():
         for field in dataclasses.fields(options):
             length = getattr(options, field.name)
-            if field.name not in SIDES or length is None or isinstance(length, float):
+            if field.name not in SIDES or not length or isinstance(length, float):
                 continue
             many = isinstance(length, tuple)
             scaled = [round(side * size / usual) for side in (length if many else (length,))]

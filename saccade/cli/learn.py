@@ -16,6 +16,11 @@ from saccade.cli.console import console, note, say, show, show_json, table
 RunFolder = Annotated[Path, Value("RUN", "models")]
 RecipeName = Annotated[str, Value("RECIPE", "recipes")]
 
+# What a recipe is trained on if --data is left out.
+DATA = {
+    "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_best": "cifar10",
+}  # fmt: skip
+
 
 def recipes(name: RecipeName | None = None, *, json: bool = False) -> None:
     """List the recipes, or write one out in full.
@@ -97,7 +102,7 @@ def train(
     Args:
         recipe: one of 'saccade recipes'
         data: a folder of images (or tar shards, a CSV, ...), a COCO set, images and masks: as the
-            recipe's task wants it; or mnist, fashion, solar
+            recipe's task wants it; or mnist, fashion, solar, cifar10
         model: another network than the recipe's (model.name)
         start: a run or a saved model whose backbone to begin with (model.start)
         epochs: how often each image is seen (schedule.epochs)
@@ -122,7 +127,7 @@ def train(
                      size=size, seed=seed)  # fmt: skip
     chosen = override(chosen, [*short, *set])
     if data is None:
-        data = {"quick": "mnist", "quick_solar": "solar"}.get(recipe)
+        data = DATA.get(recipe)
         if data is None:
             from saccade import tasks
 

@@ -2,7 +2,8 @@
 
 A `Transform` is a list of steps, each of torchvision or timm, built from a recipe's `Augment` or
 `Test`. A field that is 0 or empty adds no step, so the list says what is done. Mixing needs two
-images and comes after them, over the batch.
+images and comes after them, over the batch. Small pictures that are shifted instead of resized are
+done many at once (`Together`).
 
 All chance comes from the global generators of python, numpy and torch; whoever seeds those before
 an image (the loader does) gets the same image again.
@@ -24,6 +25,8 @@ from timm.data.transforms import RandomResizedCropAndInterpolation, str_to_pil_i
 from torch import Tensor
 from torchvision import transforms as T
 
+from saccade.data.picture import Normalise
+from saccade.data.together import Together
 from saccade.recipes.augment import Augment, Test
 
 Colour = Sequence[float]
@@ -53,24 +56,6 @@ class Transform:
 
     def __repr__(self) -> str:
         return "\n".join(("Transform", *(f"  {step}" for step in self.steps)))
-
-
-class Normalise:
-    """An RGB image as numbers: (x / 255 - mean) / std."""
-
-    def __init__(self, mean: Colour, std: Colour):
-        self.mean, self.std = tuple(mean), tuple(std)
-        self.factor = 1 / (255 * torch.tensor(self.std)[:, None, None])
-        self.shift = torch.tensor(self.mean)[:, None, None] / torch.tensor(self.std)[:, None, None]
-
-    def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
-        return self.numbers(torch.from_numpy(np.array(image)).permute(2, 0, 1))
-
-    def numbers(self, image: UInt8[Tensor, "3 H W"]) -> Float[Tensor, "3 H W"]:
-        return image.contiguous().float().mul_(self.factor).sub_(self.shift)
-
-    def __repr__(self) -> str:
-        return f"Normalise(mean={self.mean}, std={self.std})"
 
 
 class Crop(RandomResizedCropAndInterpolation):
@@ -103,8 +88,29 @@ class Trim:
         return f"Trim({STRIP}:1)"
 
 
-def train(augment: Augment, mean: Colour, std: Colour) -> Transform:
+class Centre(Transform):
+    """What an evaluated image goes through; many at once where they have the right size already."""
+
+    def __init__(self, test: Test, normalise: Normalise):
+        how = T.InterpolationMode(test.interpolation)
+        resize = T.Resize(math.floor(test.size / test.crop), how)
+        super().__init__([Trim(), resize, T.CenterCrop(test.size), normalise])
+        self.exact = (test.size, test.size) if test.crop == 1 else None
+        self.normalise = normalise
+
+    def block(
+        self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: object
+    ) -> Float[Tensor, "B 3 H W"] | None:
+        """Images that need no resize; None for others. No chance is involved."""
+        if pixels.shape[2:] != self.exact:
+            return None
+        return self.normalise.numbers(torch.from_numpy(pixels))
+
+
+def train(augment: Augment, mean: Colour, std: Colour) -> Transform | Together:
     """What a training image goes through: a random crop, and what else the recipe asks for."""
+    if augment.pad is not None:
+        return Together(augment, mean, std)
     steps: list[Callable[[Any], Any]] = [
         Crop(augment.size, augment.scale, augment.ratio, augment.interpolation)
     ]
@@ -144,15 +150,7 @@ def test(test: Test, mean: Colour, std: Colour) -> Transform:
     """What an evaluated image goes through: short side to size / crop, centre cut out."""
     if not 0 < test.crop <= 1:
         raise ValueError(f"test.crop: a share in 0..1, got {test.crop}; try 0.875")
-    how = T.InterpolationMode(test.interpolation)
-    return Transform(
-        [
-            Trim(),
-            T.Resize(math.floor(test.size / test.crop), how),
-            T.CenterCrop(test.size),
-            Normalise(mean, std),
-        ]
-    )
+    return Centre(test, Normalise(mean, std))
 
 
 NAMES: dict[type, str] = {

@@ -5,7 +5,8 @@
     FOLDER as written by datasets.save_to_disk           Hugging Face
     FOLDER/train-images-idx3-ubyte(.gz), ...             as MNIST comes
     FILE.csv                                             columns path, label and perhaps split
-    mnist, solar, fashion                                images that come in a package
+    FOLDER/data_batch_1.bin, ...                         CIFAR-10 (see saccade.data.cifar)
+    mnist, solar, fashion, cifar10                       images that come in a package
 
 Whatever the layout, it comes down to a `Listing`: items with the names of their classes. The rules
 about classes are kept here, once for all.
@@ -20,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data import packaged, picture, shards, table
+from saccade.data import cifar, packaged, picture, shards, table
 from saccade.data.images import Files, Images, Listing, Some, Unreadable
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
@@ -37,7 +38,7 @@ __all__ = [
     "parted",
 ]
 
-PACKAGED = ("mnist", "solar", "fashion")
+PACKAGED = ("mnist", "solar", "fashion", "cifar10")
 VALIDATION = ("val", "validation", "valid", "test")
 KNOWN = "train and val folders of class folders, class folders, train-*.tar and val-*.tar, or a csv"
 
@@ -106,16 +107,21 @@ def every(path: str, classes: list[str]) -> Images:
 
 
 def _arrays(path: str) -> tuple[str, Images, Images | None] | None:
-    """Sets whose classes are numbered already: packaged ones, and MNIST-like files."""
+    """Sets whose classes are numbered already: packaged ones, MNIST-like files, CIFAR-10."""
     if path == "mnist":
         return path, packaged.mnist(), None
     if path == "solar":
         return path, packaged.solar(), None
     if path == "fashion":
         return path, *packaged.fashion()
+    if path == "cifar10":
+        return path, *cifar.find()
     place = Path(path)
     if place.is_dir() and packaged.has_idx(place):
         return place.resolve().name, *packaged.idx(place)
+    sets = cifar.inside(place)
+    if sets is not None:
+        return place.resolve().name, *sets
     return None
 
 

@@ -38,6 +38,12 @@ class Images:
         """What to call it in a report."""
         raise NotImplementedError
 
+    def block(
+        self, chosen: Integer[np.ndarray, "B"]
+    ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]] | None:
+        """Many pictures at once and their labels; None where they do not lie in memory."""
+        return None
+
     def parts(self) -> list[np.ndarray]:
         """The arrays that a checksum of the set is made of: names, labels and their order."""
         return [self.labels]
@@ -103,12 +109,12 @@ class Files(Images):
 
 
 class Arrays(Images):
-    """Small grey pictures that fit into memory."""
+    """Small pictures that fit into memory: grey (N H W) or in colour (N 3 H W)."""
 
     def __init__(
         self,
         title: str,
-        pixels: UInt8[np.ndarray, "N H W"],
+        pixels: UInt8[np.ndarray, "N *colour H W"],
         labels: Integer[np.ndarray, "N"],
         classes: list[str],
     ):
@@ -116,10 +122,20 @@ class Arrays(Images):
         self.labels, self.classes = labels.astype(np.int64), classes
 
     def read(self, i: int) -> tuple[Image.Image, int]:
-        return Image.fromarray(self.pixels[i]).convert("RGB"), int(self.labels[i])
+        one = self.pixels[i]
+        picture = np.ascontiguousarray(one.transpose(1, 2, 0)) if one.ndim == 3 else one
+        return Image.fromarray(picture).convert("RGB"), int(self.labels[i])
 
     def name(self, i: int) -> str:
         return f"{self.title} {i}"
+
+    def block(
+        self, chosen: Integer[np.ndarray, "B"]
+    ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]]:
+        pixels = self.pixels[chosen]
+        if pixels.ndim == 3:
+            pixels = pixels[:, None].repeat(3, 1)
+        return pixels, self.labels[chosen]
 
     def parts(self) -> list[np.ndarray]:
         return [self.pixels, self.labels]
@@ -145,6 +161,12 @@ class Some(Images):
 
     def name(self, i: int) -> str:
         return self.images.name(int(self.chosen[i]))
+
+    def block(
+        self, chosen: Integer[np.ndarray, "B"]
+    ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]] | None:
+        inner = self.images.block(self.chosen[chosen])
+        return None if inner is None else (inner[0], self.labels[chosen])
 
     def parts(self) -> list[np.ndarray]:
         return [*self.images.parts(), self.chosen, self.labels]

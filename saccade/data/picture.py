@@ -3,14 +3,14 @@
 import io
 import os
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -134,3 +134,21 @@ def to_input(
     x = torch.from_numpy(photo).permute(2, 0, 1)
     mean, std = (torch.tensor(timm_config[k])[:, None, None] for k in ("mean", "std"))
     return ((x - mean) / std)[None]
+
+
+class Normalise:
+    """An RGB image as numbers: (x / 255 - mean) / std."""
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]):
+        self.mean, self.std = tuple(mean), tuple(std)
+        self.factor = 1 / (255 * torch.tensor(self.std)[:, None, None])
+        self.shift = torch.tensor(self.mean)[:, None, None] / torch.tensor(self.std)[:, None, None]
+
+    def __call__(self, image: Image.Image) -> Float[Tensor, "3 H W"]:
+        return self.numbers(torch.from_numpy(np.array(image)).permute(2, 0, 1))
+
+    def numbers(self, image: UInt8[Tensor, "*B 3 H W"]) -> Float[Tensor, "*B 3 H W"]:
+        return image.contiguous().float().mul_(self.factor).sub_(self.shift)
+
+    def __repr__(self) -> str:
+        return f"Normalise(mean={self.mean}, std={self.std})"

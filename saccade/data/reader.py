@@ -19,6 +19,7 @@ from torch.utils.data import default_collate
 
 from saccade.data.augment import Mix
 from saccade.data.picture import Unreadable
+from saccade.data.together import draws
 
 ORDER, SAMPLE, MIX, INSTEAD = range(4)  # separate streams of chance
 TRIES = 50  # unreadable images in a row
@@ -122,6 +123,32 @@ class Reader:
 
     def __call__(self, order: Order) -> Result:
         bad: dict[str, str] = {}
+        batch = self._at_once(order)
+        if batch is None:
+            batch = self._one_by_one(order, bad)
+        if batch is not None and self.mix is not None:
+            draw = int(chance(MIX, self.seed, order.epoch, order.step).integers(2**32))
+            batch.image, mixed = self.mix(batch.image, batch.target["label"], draw)
+            batch.target |= mixed
+        return batch, bad
+
+    def _at_once(self, order: Order) -> Batch | None:
+        """Images in memory that the transform takes as one block; None for all others."""
+        take: Any = getattr(self.images, "block", None)
+        transform: Any = getattr(self.transform, "block", None)
+        block = take(order.indices) if take and transform else None
+        if block is None:
+            return None
+        pixels, labels = block
+        drawn = draws((SAMPLE, self.seed, order.epoch), order.first, len(pixels))
+        image = transform(pixels, drawn)
+        if image is None:
+            return None
+        size = torch.tensor(image.shape[2:]).expand(len(image), 2).clone()
+        label = torch.from_numpy(labels.astype(np.int64))
+        return Batch(image, {"label": label}, torch.from_numpy(order.indices), size)
+
+    def _one_by_one(self, order: Order, bad: dict[str, str]) -> Batch | None:
         samples = []
         with _borrowed_chance():
             for position, i in enumerate(order.indices.tolist(), order.first):
@@ -132,15 +159,11 @@ class Reader:
                 _seed(SAMPLE, self.seed, order.epoch, position)
                 samples.append((*self.transform(image, target), i))
         if not samples:
-            return None, bad
+            return None
         images, targets, indices = zip(*samples, strict=True)
         image, size = _padded(images)
         target = {key: _side_by_side([t[key] for t in targets]) for key in targets[0]}
-        if self.mix is not None:
-            draw = int(chance(MIX, self.seed, order.epoch, order.step).integers(2**32))
-            image, mixed = self.mix(image, target["label"], draw)
-            target |= mixed
-        return Batch(image, target, torch.tensor(indices), size), bad
+        return Batch(image, target, torch.tensor(indices), size)
 
     def _read_or_replace(
         self, epoch: int, position: int, i: int, bad: dict[str, str]

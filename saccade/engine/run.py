@@ -25,8 +25,9 @@ from typing import Any
 
 import torch
 
+from saccade.models.zoo import stated, unstated
 from saccade.recipes.disk import from_plain, to_plain
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Recipe, change
 from saccade.version import __version__
 
 
@@ -69,7 +70,7 @@ class Run:
             )
         try:
             plain = json.loads(path.read_text())
-            recipe = from_plain(plain["recipe"])
+            recipe = _as_begun(from_plain(plain["recipe"]), plain.get("stated"))
             return cls(folder, plain["name"], recipe, plain["data"], tuple(plain["classes"]))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise ValueError(f"{str(path)!r} is no recipe that saccade wrote ({error})") from error
@@ -78,7 +79,12 @@ class Run:
         return {
             "name": self.name, "data": self.data, "recipe": to_plain(self.recipe),
             "classes": list(self.classes),
+            "stated": {**stated(self.recipe.model.name), **self._stated_options()},
         }  # fmt: skip
+
+    def _stated_options(self) -> dict[str, Any]:
+        options = self.recipe.model.options
+        return {key: options[key] for key in unstated(self.recipe.model.name) if key in options}
 
     # -- what comes of it --------------------------------------------------------------------
 
@@ -119,6 +125,17 @@ class Run:
         """A JSON file of the folder; empty where there is none."""
         path = self.folder / file
         return json.loads(path.read_text()) if path.is_file() else {}
+
+
+def _as_begun(recipe: Recipe, began: dict[str, Any] | None) -> Recipe:
+    """The recipe with the model's arguments as they were when the run began.
+
+    Defaults may have changed since; what runs of earlier versions do not state is known.
+    """
+    name, options = recipe.model.name, recipe.model.options
+    values = unstated(name) if began is None else began
+    other = {key: value for key, value in values.items() if stated(name).get(key) != value}
+    return change(recipe, model__options={**other, **options}) if other else recipe
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -4,11 +4,16 @@ from typing import Any
 
 from torch import nn
 
-from saccade.models.zoo import Classifier
+from saccade.models.zoo import Classifier, stated
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
     """The arguments that make this model again, one of saccade or of timm."""
+    arguments = _arguments(model)
+    return {**stated(arguments.get("name", "")), **arguments}
+
+
+def _arguments(model: nn.Module) -> dict[str, Any]:
     own = getattr(model, "describe", None)
     if callable(own):
         return own()

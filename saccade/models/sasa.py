@@ -74,7 +74,8 @@ class SASA(Backbone):
     position  "relative", "absolute" or "none" (Table 5)
     content   False leaves q . r as the only interaction (Table 6)
     and what the paper leaves open:
-    border    "zero" or "mask", for windows that leave the map
+    border    "mask": a neighbourhood is a set of pixels of the map, as the text has it; "zero":
+              pixels outside take a share of the softmax, with key and value zero
     shared    one table of relative positions for all heads, or one each
     scale     divide the logits by sqrt(d)
     mixtures  m of the stem's values
@@ -94,7 +95,7 @@ class SASA(Backbone):
         window: int = 7,
         position: str = "relative",
         content: bool = True,
-        border: str = "zero",
+        border: str = "mask",
         shared: bool = True,
         scale: bool = False,
         mixtures: int = 5,
@@ -178,6 +179,8 @@ VARIANTS = {
     "sasa_resnet50_stem_conv": partial(SASA, depths=LAYERS[50], stem="attention-conv"),
 }  # fmt: skip
 
+# Arguments that saved models and runs state, and what they were for those that do not.
+STATED = {"border": "zero"}
 LEAVES = (StandAloneAttention, AttentionStem)
 FIRST = "stem.conv"
 TIMM_CONFIGS = {
@@ -193,6 +196,10 @@ TIMM_CONFIGS = {
 }
 
 _DIGIT = "no reading that was tried gives this digit without losing a neighbouring cell"
+_COST = (
+    "the convention that explains the cost of 20 of the 22 networks, which none exceeds "
+    "(benchmarks/sasa_flops.py), misses this one"
+)
 
 CLAIMS = {
     "sasa_resnet26_conv": (
@@ -202,7 +209,7 @@ CLAIMS = {
     ),
     "sasa_resnet38_conv": (
         Claim("Table 1", "params", "19.6M"),
-        Claim("Table 1", "FLOPs", "6.5B", differs=_DIGIT),
+        Claim("Table 1", "FLOPs", "6.5B"),
         Claim("Table 1", "top-1", "76.2%"),
     ),
     "sasa_resnet50_conv": (
@@ -261,7 +268,7 @@ CLAIMS = {
     ),
     "sasa_resnet50_at34": (
         Claim("Table 3, 34", "params", "18.5M"),
-        Claim("Table 3, 34", "FLOPs", "7.5B", differs=_DIGIT),
+        Claim("Table 3, 34", "FLOPs", "7.5B"),
         Claim("Table 3, 34", "val acc", "80.7%"),
     ),
     "sasa_resnet50_at4": (
@@ -276,7 +283,7 @@ CLAIMS = {
     ),
     "sasa_resnet50_at12": (
         Claim("Table 3, 12", "params", "25.0M", differs=_DIGIT),
-        Claim("Table 3, 12", "FLOPs", "7.8B", differs=_DIGIT),
+        Claim("Table 3, 12", "FLOPs", "7.8B"),
         Claim("Table 3, 12", "val acc", "79.6%"),
     ),
     "sasa_resnet50_at123": (
@@ -285,7 +292,7 @@ CLAIMS = {
         Claim("Table 3, 123", "val acc", "79.9%"),
     ),
     "sasa_resnet50_k3": (
-        Claim("Table 4, k=3", "FLOPs", "6.6B", differs=_DIGIT),
+        Claim("Table 4, k=3", "FLOPs", "6.6B"),
         Claim("Table 4, k=3", "top-1", "76.4%"),
     ),
     "sasa_resnet50_k5": (
@@ -297,14 +304,14 @@ CLAIMS = {
         Claim("Table 4, k=9", "top-1", "77.7%"),
     ),
     "sasa_resnet50_k11": (
-        Claim("Table 4, k=11", "FLOPs", "7.7B", differs=_DIGIT),
+        Claim("Table 4, k=11", "FLOPs", "7.7B", differs=_COST),
         Claim("Table 4, k=11", "top-1", "77.6%"),
     ),
     "sasa_resnet50_nopos": (Claim("Table 5, none", "val acc", "77.6%"),),
     "sasa_resnet50_abspos": (Claim("Table 5, absolute", "val acc", "78.2%"),),
     "sasa_resnet50_qr": (
         Claim("Table 6, q.r only", "params", "16.7M", differs=_DIGIT),
-        Claim("Table 6, q.r only", "FLOPs", "6.1B"),
+        Claim("Table 6, q.r only", "FLOPs", "6.1B", differs=_COST),
         Claim("Table 6, q.r only", "top-1", "76.9%"),
     ),
     "sasa_resnet50_stem_pointwise": (

@@ -19,6 +19,7 @@ from torch import nn
 
 from saccade import weights
 from saccade.models.describe import describe, timm_config
+from saccade.models.zoo import unstated
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
 KINDS = {
@@ -149,7 +150,7 @@ def _built(about: dict[str, Any], overrides: dict[str, Any], source: str) -> nn.
     """A model with fresh weights, built from its description, in eval mode."""
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
-    about = {**about, **overrides}
+    about = {**unstated(about.get("name", "")), **about, **overrides}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:
         model: Any = timm.create_model(about.pop("name"), **about)

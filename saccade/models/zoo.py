@@ -251,6 +251,23 @@ def claims(name: str) -> tuple[Claim, ...]:
     return FAMILIES[family_of(name)].CLAIMS.get(name, ())
 
 
+def stated(name: str) -> dict[str, Any]:
+    """The arguments that a file states even if nobody chose them, as the variant has them now.
+
+    Were a default to change, older files would still build what they were trained with.
+    """
+    if name not in VARIANTS:
+        return {}
+    known = inspect.signature(VARIANTS[name]).parameters
+    return {key: known[key].default for key in unstated(name)}
+
+
+def unstated(name: str) -> dict[str, Any]:
+    """The same arguments as they were for files that do not state them yet."""
+    family = FAMILIES[family_of(name)] if name in VARIANTS else None
+    return dict(getattr(family, "STATED", {}))
+
+
 # -- registration with timm -----------------------------------------------------------------
 
 
@@ -278,8 +295,10 @@ def _register(name: str) -> None:
         features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3)}
         if kwargs.get("feature_cls", "getter") == "getter":
             features["norm"] = True
-        if pretrained and not kwargs.get("pretrained_cfg"):
-            kwargs["pretrained_cfg"] = (weights.full(name) or "").partition(".")[2] or None
+        if pretrained:
+            if not kwargs.get("pretrained_cfg"):
+                kwargs["pretrained_cfg"] = (weights.full(name) or "").partition(".")[2] or None
+            kwargs = {**_trained_with(name, kwargs["pretrained_cfg"]), **kwargs}
         make = partial(Classifier, VARIANTS[name])
         return build_model_with_cfg(make, name, pretrained, feature_cfg=features, **kwargs)
 
@@ -288,11 +307,22 @@ def _register(name: str) -> None:
     register_model(entry)
 
 
+def _trained_with(name: str, tag: Any) -> dict[str, Any]:
+    """The stated arguments of a variant's weights: in the package by a tag, or from elsewhere."""
+    about = _header(f"{name}.{tag}")["model"] if f"{name}.{tag}" in weights.FILES else {}
+    return {key: about.get(key, value) for key, value in unstated(name).items()}
+
+
+def _header(name: str) -> dict[str, Any]:
+    """What the file of a model that comes with the package says about it."""
+    with safe_open(weights.FILES[name], "pt") as file:
+        return json.loads(file.metadata()["saccade"])
+
+
 def _trained(name: str) -> dict:
     """timm's description of a model that comes with the package."""
     variant = name.partition(".")[0]
-    with safe_open(weights.FILES[name], "pt") as file:
-        notes = json.loads(file.metadata()["saccade"])["notes"]
+    notes = _header(name)["notes"]
     side, crop = notes["test"]["size"], notes["test"]["crop"]
     fresh = _timm_config(variant)
     stride = fresh["input_size"][1] // fresh["pool_size"][0]

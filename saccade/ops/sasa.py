@@ -214,7 +214,17 @@ def _check(q, k, v, row, col, heads: int, window: int, border: str) -> None:
 
 def _flops(q: Any, k: Any, v: Any, row: Any, col: Any, heads: int, window: int, border: str) -> int:
     """q . k, q . r and the weighted sum: a multiplication and an addition per entry of each."""
-    return 2 * math.prod(q) * window**2 * (1 + (k is not None) + (row is not None))
+    B, C, H, W = q
+    pairs = H * W * window**2
+    if border == "mask":
+        pairs = math.prod(_seen_along(size, window) for size in (H, W))
+    return 2 * B * C * pairs * (1 + (k is not None) + (row is not None))
+
+
+def _seen_along(size: int, window: int) -> int:
+    """Pixels of the map that all windows together see along one side."""
+    half = window // 2
+    return sum(min(at + half, size - 1) - max(at - half, 0) + 1 for at in range(size))
 
 
 LOCAL_ATTENTION = Operator(

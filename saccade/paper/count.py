@@ -1,7 +1,8 @@
 """Parameters, multiply-adds and FLOPs, counted on the meta device: nothing is computed.
 
 A FLOP is one multiplication or one addition, so FLOPs = 2 MACs. Counted are convolutions, matrix
-products and attention, as papers do; norms, activations and softmax are not. A layer that knows
+products and attention, as papers do; norms, activations and softmax are not, except where SASA's
+tables are read (saccade.paper.sasa), which count more. A layer that knows
 several forms of itself is counted in the one its paper prints, whatever it would run.
 """
 
@@ -17,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from saccade.models.detectors import DETECTORS
 from saccade.models.sasa_retinanet import SIDE
 from saccade.models.zoo import VARIANTS, Classifier, build, family_of
-from saccade.paper import Claim
+from saccade.paper import Claim, sasa
 
 
 def params(model: nn.Module) -> int:
@@ -99,7 +100,7 @@ MEASURES: dict[str, Callable[[Classifier], object]] = {
     "deployed params": lambda model: params(model.eval().fuse()),
     "deployed backbone params": lambda model: params(_deployed(model)),
     "MACs": lambda model: macs(model, _side(model)),
-    "FLOPs": lambda model: flops(model, _side(model)),
+    "FLOPs": lambda model: sasa.flops(model, _side(model)[0]),
     "widths": lambda model: model.backbone.widths,
     "depths": lambda model: model.backbone.depths,
     "heads": lambda model: model.backbone.heads,

@@ -17,6 +17,9 @@ class Augment(AugmentSettings):
     scale: tuple[float, float] = (0.08, 1.0)
     """Area of the random crop, as a share of the image's."""
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    pad: int | None = None
+    """Shift by up to so many pixels instead of the resized crop, reflecting what lies beyond the
+    edge; for small pictures, which are then done many at once."""
     interpolation: Interpolation = "bicubic"
     flip: float = 0.5
     rand: str = ""
@@ -29,6 +32,8 @@ class Augment(AugmentSettings):
     """Share of the images that lose their colour."""
     erase: float = 0.0
     """Share of the images that lose a rectangle."""
+    cutout: int = 0
+    """Side of a square that every image loses; with `pad` only."""
     mixup: float = 0.0
     """Alpha of mixup's beta distribution; none if 0."""
     cutmix: float = 0.0
@@ -43,6 +48,8 @@ class Augment(AugmentSettings):
         hold(
             self,
             size=SOME,
+            pad=COUNT,
+            cutout=COUNT,
             flip=SHARE,
             jitter_share=SHARE,
             grey=SHARE,
@@ -54,6 +61,28 @@ class Augment(AugmentSettings):
             repeats=SOME,
         )
         ordered(self, "scale", "ratio")
+        self._hold_shifts()
+
+    def _hold_shifts(self) -> None:
+        """Refuse what is not done to many pictures at once, and cutout without."""
+        if self.pad is None:
+            if self.cutout:
+                raise ValueError(
+                    f"augment.cutout: goes with augment.pad, got cutout={self.cutout}; "
+                    f"set augment.pad=4, or erase instead of cutout"
+                )
+            return
+        if self.pad >= self.size:
+            raise ValueError(
+                f"augment.pad: less than the side of an image can be reflected, "
+                f"got pad={self.pad} size={self.size}"
+            )
+        alone = [name for name in ("rand", "jitter", "grey", "erase") if getattr(self, name)]
+        if alone:
+            raise ValueError(
+                f"augment.pad: shifted images are done many at once, which {alone[0]} cannot be; "
+                f"set augment.{alone[0]} off, or augment.pad=null"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@ import json
 import pytest
 
 from saccade.engine.run import Run, environment, write_json
+from saccade.recipes.recipe import change
 from tests.engine.classify_runs import FULL
 
 
@@ -52,3 +53,17 @@ def test_a_full_disk_is_one_sentence(tmp_path):
     (run.folder / "steps.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"steps\.jsonl.*make room, then 'saccade resume"):
         run.write({"step": 1}, "steps.jsonl")
+
+
+@pytest.mark.parametrize(("options", "old"), [({}, "zero"), ({"border": "mask"}, "mask")])
+def test_a_run_of_an_earlier_version_goes_on_with_the_border_it_began_with(tmp_path, options, old):
+    recipe = change(FULL, model__name="sasa_nano", model__options=options)
+    run = Run.create(tmp_path / "run", "quick", recipe, "somewhere", ["a", "b"])
+    assert Run.open(run.folder) == run
+    plain = json.loads((run.folder / "recipe.json").read_text())
+    assert plain.pop("stated") == {"border": "mask"}
+    write_json(run.folder / "recipe.json", plain)
+    resumed = Run.open(run.folder)
+    assert resumed.recipe.model.options == {"border": old}
+    write_json(run.folder / "recipe.json", resumed.plain())
+    assert Run.open(run.folder) == resumed

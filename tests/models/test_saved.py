@@ -2,10 +2,13 @@ import hashlib
 import json
 
 import pytest
+import timm
 import torch
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 import saccade
+from saccade.layers.sasa import StandAloneAttention
 from saccade.models import detr, retinanet, saved
 from saccade.models.describe import describe, timm_config
 
@@ -134,3 +137,46 @@ def test_a_fused_detector_survives(tmp_path):
     x = torch.randn(1, 3, 64, 96)
     with torch.no_grad():
         assert torch.equal(net(x)[0][0], again(x)[0][0])
+
+
+# -- defaults that changed ------------------------------------------------------------------
+
+
+def border(model):
+    layers = (m for m in model.modules() if isinstance(m, StandAloneAttention))
+    return next(layers).border
+
+
+def without_border(path):
+    """The file as an earlier version wrote it."""
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["saccade"])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    assert about["model"].pop("border") == "mask"
+    save_file(tensors, path, {"saccade": json.dumps(about)})
+    return path
+
+
+def test_files_that_state_no_border_are_of_the_time_of_zeros(tmp_path):
+    model = saccade.build("sasa_nano", num_classes=3).eval()
+    path, x = saccade.save(model, tmp_path / "m.safetensors"), torch.randn(1, 3, 32, 32)
+    assert border(saccade.load(path)) == "mask"
+    assert torch.equal(saccade.load(path)(x), model(x))
+    old = saccade.load(without_border(path))
+    zeros = saccade.build("sasa_nano", num_classes=3, border="zero").eval()
+    zeros.load_state_dict(model.state_dict())
+    assert torch.equal(old(x), zeros(x))
+    again = saccade.load(saccade.save(old, tmp_path / "again.safetensors"))
+    assert torch.equal(again(x), zeros(x)), "written anew, it says what it is"
+
+
+def test_detectors_state_the_border_of_their_backbone(tmp_path):
+    path = saccade.save(retinanet.build("sasa_nano", 2, dim=16, depth=1), tmp_path / "d")
+    assert border(saccade.load(path)) == "mask"
+    assert border(saccade.load(without_border(path))) == "zero"
+
+
+def test_weights_in_the_box_keep_the_border_they_were_trained_with():
+    trained, fresh = timm.create_model("sasa_nano", pretrained=True), saccade.build("sasa_nano")
+    assert (border(trained), border(fresh)) == ("zero", "mask")
+    assert border(saccade.load("sasa_nano")) == "zero"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from saccade.data import augment
 from saccade.data.datasets import find
 from saccade.engine import make
 from saccade.engine.distributed import Group
@@ -96,6 +97,7 @@ def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
         schedule(optim, Schedule(epochs=2, shape=shape, steps=(1.0,)), 4)
     make.workers(PLAIN.data, Group())
     find(str(data / "train"), FULL.data)
+    augment.train(book.find("cifar_best").augment, (0.5,) * 3, (0.5,) * 3)
     shown = {(words.Recipe, "about")}  # by `saccade recipes`
     fields = {(kind, f.name) for kind in kinds for f in dataclasses.fields(kind)}
     idle = {f"{kind.__name__}.{name}" for kind, name in fields - read - shown}

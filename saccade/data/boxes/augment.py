@@ -21,7 +21,8 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from saccade.data.augment import Colour, Normalise
+from saccade.data.augment import Colour
+from saccade.data.picture import Normalise
 from saccade.recipes.detect import BoxAugment, BoxTest
 
 Target = dict[str, Any]

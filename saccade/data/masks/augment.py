@@ -19,8 +19,9 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2 as T
 from torchvision.transforms.v2 import functional as F
 
-from saccade.data.augment import Colour, Normalise
+from saccade.data.augment import Colour
 from saccade.data.masks import IGNORED
+from saccade.data.picture import Normalise
 from saccade.recipes.segment import MaskAugment, MaskTest
 
 Pair = tuple[tv_tensors.Image, tv_tensors.Mask]

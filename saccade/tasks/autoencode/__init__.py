@@ -11,7 +11,7 @@ from saccade.recipes.augment import Augment, Test
 from saccade.recipes.autoencode import AutoEncode
 from saccade.recipes.recipe import Recipe
 from saccade.tasks.autoencode.task import AutoEncodeTask
-from saccade.tasks.definition import TaskDefinition
+from saccade.tasks.definition import TaskDefinition, Transform
 from saccade.tasks.figures import Figure
 
 MODEL = "autoencoder"
@@ -47,7 +47,7 @@ def _task(
     return AutoEncodeTask(net)
 
 
-def _train_transform(settings: Augment, mean: Any, std: Any) -> augment.Transform:
+def _train_transform(settings: Augment, mean: Any, std: Any) -> Transform:
     for name in ("mixup", "cutmix"):
         if getattr(settings, name):
             raise ValueError(f"augment.{name}: mixes labels, of which there are none; set it 0")

@@ -1,0 +1,90 @@
+"""Crop, flip and cutout of many small pictures at once, on one array.
+
+    reflect `pad` pixels on every side, cut out `size` x `size` anywhere, mirror some,
+    normalise, and set a square of `cutout` x `cutout` to the mean colour
+
+What chance does to a picture is made of four numbers, which are a function of (seed, epoch,
+position): a counter-based generator (Philox) gives those of any position at once, so parts of a
+batch made apart equal the whole made at once.
+"""
+
+from collections.abc import Sequence
+from typing import Any, overload
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8, UInt64
+from numpy.lib.stride_tricks import sliding_window_view
+from PIL import Image
+from torch import Tensor
+from torchvision import transforms as T
+
+from saccade.data.picture import Normalise
+from saccade.recipes.augment import Augment
+
+Draws = UInt64[np.ndarray, "B 4"]
+
+
+def draws(key: Sequence[int], first: int, count: int) -> Draws:
+    """Four random numbers for each of `count` positions from `first` on."""
+    words = np.random.SeedSequence(key).generate_state(2, np.uint64)
+    bits: Any = np.random.Philox(key=words, counter=first)
+    return bits.random_raw(4 * count).reshape(count, 4)
+
+
+class Together:
+    """A training picture of a small set: alone, or a whole batch of them at once."""
+
+    def __init__(self, augment: Augment, mean: Sequence[float], std: Sequence[float]):
+        self.size, self.pad = augment.size, augment.pad or 0
+        self.flip, self.cutout = augment.flip, augment.cutout
+        how = T.InterpolationMode(augment.interpolation)
+        self.fit = T.Compose([T.Resize(self.size, how), T.CenterCrop(self.size)])
+        self.normalise = Normalise(mean, std)
+
+    @overload
+    def __call__(self, image: Image.Image) -> Tensor: ...
+    @overload
+    def __call__(self, image: Image.Image, label: int) -> tuple[Tensor, dict[str, Any]]: ...
+    def __call__(self, image, label=None):
+        """One picture, brought to size; chance comes from numpy's global generator."""
+        pixels = np.asarray(self.fit(image)).transpose(2, 0, 1)[None]
+        drawn = np.random.randint(2**64, size=(1, 4), dtype=np.uint64)
+        one = self._shifted(pixels, drawn)[0]
+        return one if label is None else (one, {"label": label})
+
+    def block(
+        self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: Draws
+    ) -> Float[Tensor, "B 3 H W"] | None:
+        """Pictures of the size, each by its own random numbers; None for those of other sizes."""
+        fits = pixels.shape[2:] == (self.size, self.size)
+        return self._shifted(pixels, drawn) if fits else None
+
+    def _shifted(
+        self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: Draws
+    ) -> Float[Tensor, "B 3 H W"]:
+        top, left = (drawn[:, :2] % np.uint64(2 * self.pad + 1)).T.astype(np.int64)
+        spread = np.pad(pixels, ((0, 0), (0, 0), *[(self.pad, self.pad)] * 2), mode="reflect")
+        every_cut = sliding_window_view(spread, (self.size, self.size), (2, 3))
+        cut = every_cut[np.arange(len(pixels)), :, top, left]  # B 3 size size, a copy
+        mirrored = drawn[:, 2] < np.uint64(min(int(self.flip * 2**64), 2**64 - 1))
+        cut[mirrored] = cut[mirrored][..., ::-1]
+        image = self.normalise.numbers(torch.from_numpy(cut))
+        return image.masked_fill_(self._holes(drawn[:, 3]), 0) if self.cutout else image
+
+    def _holes(self, drawn: UInt64[np.ndarray, "B"]) -> Tensor:
+        """Where the squares lie, B 1 size size: around any pixel, cut off at the edge."""
+        centres = np.stack((drawn >> np.uint64(32), drawn & np.uint64(2**32 - 1)), 1)
+        first = (centres % np.uint64(self.size)).astype(np.int64) - self.cutout // 2  # B 2
+        along = np.arange(self.size) - first[:, :, None]
+        rows, columns = ((0 <= along) & (along < self.cutout)).swapaxes(0, 1)
+        return torch.from_numpy(rows[:, None, :, None] & columns[:, None, None, :])
+
+    @property
+    def names(self) -> list[str]:
+        """What is done, in the field's words."""
+        steps = {"crop": True, "flip": self.flip > 0, "cutout": self.cutout > 0}
+        return [name for name, present in steps.items() if present]
+
+    def __repr__(self) -> str:
+        return f"Together(size={self.size}, pad={self.pad}, flip={self.flip}, cutout={self.cutout})"
