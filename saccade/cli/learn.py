@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from saccade.cli.command import Count, Device, File, Folder, ModelName, Side, Value
 from saccade.cli.console import console, note, say, show, show_json, table
+from saccade.files import write
 
 RunFolder = Annotated[Path, Value("RUN", "models")]
 RecipeName = Annotated[str, Value("RECIPE", "recipes")]
@@ -155,6 +156,7 @@ def resume(
     run: RunFolder,
     *,
     data: Folder | None = None,
+    force: bool = False,
     device: Device | None = None,
     log: bool = False,
     json: bool = False,
@@ -163,10 +165,12 @@ def resume(
 
     Examples:
         saccade resume runs/quick
+        saccade resume runs/quick --data MOVED
 
     Args:
         run: its folder
         data: where its images lie now, if they were moved
+        force: go on although images have changed, or recipe.json was edited
         device: the best there is if left out
         log: write scalars for TensorBoard into the run's folder
         json: print JSON at the end: the figures of every evaluation
@@ -176,7 +180,7 @@ def resume(
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, data, watch=watch, report=Reporter(), device=device)
+        session.resume(run, data, force=force, watch=watch, report=Reporter(), device=device)
         _done(run, json)
 
 
@@ -312,7 +316,7 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
 
     groups, files, undrawn = comparison.groups(summaries), [], []
     try:
-        out.write_bytes(plots.compare([group.curve() for group in groups], groups[0].figure))
+        write(out, plots.compare([group.curve() for group in groups], groups[0].figure))
         files.append(str(out))
     except ImportError:
         undrawn.append(reports.UNDRAWN)

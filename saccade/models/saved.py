@@ -5,7 +5,6 @@ for a detector, its kind and the arguments of that kind's `build`.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 from torch import nn
 
-from saccade import weights
+from saccade import files, weights
 from saccade.models.describe import describe, timm_config
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -47,6 +46,7 @@ def save(
     model: nn.Module,
     path: str | Path,
     tensors: dict[str, torch.Tensor] | None = None,
+    cure: str = files.MAKE_ROOM,
     **notes: object,
 ) -> Path:
     """Write a model to one file, so that `load` can build it again and fill in its weights.
@@ -55,6 +55,7 @@ def save(
         model: a model of saccade or timm
         path: the file, usually *.safetensors; an older one is replaced once the new one is whole
         tensors: weights to write instead of the model's own, which may lie on other processes
+        cure: what an error says to do where the disk is full
         notes: anything that JSON can hold, kept in the file's header (`load(path).notes`)
 
     Returns:
@@ -65,13 +66,7 @@ def save(
     tensors = model.state_dict() if tensors is None else tensors
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     about = {"format": "pt", "saccade": json.dumps(about)}
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        file.write(_settled(serialised(tensors, metadata=about)))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)  # a crash midway leaves an older file whole
-    return path
+    return files.write(path, _settled(serialised(tensors, metadata=about)), cure)
 
 
 def _settled(content: bytes) -> bytes:

@@ -12,8 +12,9 @@ from PIL import Image
 
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
-from saccade.engine.run import Run, write_json
+from saccade.engine.run import Run
 from saccade.engine.train import Stopped
+from saccade.files import write_json
 from saccade.recipes.recipe import change
 from tests.engine.classify_runs import PLAIN, At, fit, folder
 
