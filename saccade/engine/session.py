@@ -329,10 +329,13 @@ def opened(
 def ready(net: Any, device: torch.device | str = "cpu") -> LoadedModel:
     """A network that `load` gave, with the task that its notes name."""
     notes: dict[str, Any] = net.notes
-    definition, settings = tasks.of_notes(notes)
     classes, data = notes["classes"], notes.get("data", {})
-    task = definition.task(settings, net, tuple(classes), data).to(device).eval()
-    test = read_group("test", {"kind": definition.test.__name__, **notes.get("test", {})})
+    try:
+        definition, settings = tasks.of_notes(notes)
+        task = definition.task(settings, net, tuple(classes), data).to(device).eval()
+        test = read_group("test", {"kind": definition.test.__name__, **notes.get("test", {})})
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ValueError(f"the model's notes do not fit it ({error}); save it again") from error
     return LoadedModel(definition, task, test, classes, data, settings)
 
 
