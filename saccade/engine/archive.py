@@ -148,7 +148,11 @@ def read(path: Path, tensor: Callable[[Any, str], Any] | None = None) -> Any:
         with safe_open(path, "pt") as file:
             tree = parsed((file.metadata() or {}).get("state", ""))
             return _unpacked(tree, file, tensor or _copied, 0)
-    except (SafetensorError, KeyError, TypeError, RuntimeError) as error:
+    except DamagedFileError:
+        raise
+    except (
+        SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError,
+    ) as error:  # fmt: skip
         raise DamagedFileError(f"is torn ({error})") from error
 
 

@@ -260,8 +260,8 @@ class Checkpoints:
             raise DamagedFileError(f"is torn (it has no {shards.REST!r})")
         else:
             digest = entry["sha256"] and sha256(path)
-            if digest is None and path.is_dir():
-                former.check(path)
+            if path.is_dir():
+                former.check(path, whole=digest is None)
         if entry["sha256"] not in (None, digest):
             raise DamagedFileError("is torn (its checksum differs)")
         noted = _noted(path).get("step", entry["step"])

@@ -8,6 +8,7 @@ They are read and never written.
 """
 
 import re
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,12 +48,17 @@ def rest(folder: Path) -> dict[str, Any]:
     return pickled.load(folder / "rest.pt")
 
 
-def check(folder: Path) -> None:
-    """Read everything once: every part has a checksum of its own."""
+def check(folder: Path, whole: bool) -> None:
+    """Refuse a folder that is not as it was written.
+
+    Args:
+        folder: the checkpoint
+        whole: read everything once, for every part has a checksum of its own
+    """
     rest(folder)
     for value in leaves(folder).values():
         for piece in value if isinstance(value, list) and value else ():
-            if isinstance(piece, Piece):
+            if isinstance(piece, Piece) and whole:
                 piece.read(0, piece.rows)
 
 
@@ -72,11 +78,15 @@ def _leaves(folder: Path, metadata: Any, budget: int) -> Leaves:
     meaning = Meaning({"torch Size": _size}, budget)
     fields = _fields(metadata, "Metadata")
     paths = {name: meaning.of(path) for name, path in _pairs(fields["planner_data"])}
-    shapes = {
-        name: meaning.of(_fields(entry, "TensorStorageMetadata")["size"])
-        for name, entry in _pairs(fields["state_dict_metadata"])
-        if entry.function == CHECKPOINT + "TensorStorageMetadata"
-    }
+    shapes, rows = {}, {}
+    for name, entry in _pairs(fields["state_dict_metadata"]):
+        if isinstance(entry, Call) and entry.function == CHECKPOINT + "BytesStorageMetadata":
+            continue
+        tensor = _fields(entry, "TensorStorageMetadata")
+        shapes[name] = meaning.of(tensor["size"])
+        for chunk in tensor["chunks"]:
+            part = _fields(chunk, "ChunkStorageMetadata")
+            rows[name, meaning.of(part["offsets"])] = (meaning.of(part["sizes"]) or (1,))[0]
     result: Leaves = {}
     for index, info in _pairs(fields["storage_data"]):
         where, part = _fields(index, "MetadataIndex"), _fields(info, INFO)
@@ -85,22 +95,29 @@ def _leaves(folder: Path, metadata: Any, budget: int) -> Leaves:
         if name not in shapes:
             result[path] = read()
             continue
-        start, *others = meaning.of(where["offset"]) or (0,)
+        offset = meaning.of(where["offset"])
+        start, *others = offset or (0,)
         if any(others):
             raise RefusedPickleError("'.metadata' splits a tensor in another way than saccade did")
         pieces = result.setdefault(path, [])
-        pieces.append(_piece(start, shapes[name], read))
+        own = rows[name, offset]
+        pieces.append(Piece(start, own, shapes[name], _rows_of(read, own, shapes[name])))
     return result
 
 
-def _piece(start: int, shape: tuple[int, ...], read: partial[Any]) -> Piece:
-    """A part of a tensor; how many rows it has is known once it was read."""
-    tensor: Tensor = read()
+def _rows_of(
+    read: Callable[[], Any], rows: int, shape: tuple[int, ...]
+) -> Callable[[int, int], Tensor]:
+    """Reads some rows of a part of a tensor of that shape."""
 
-    def rows(first: int, end: int) -> Tensor:
-        return read()[first:end] if shape else read()
+    def some(first: int, end: int) -> Tensor:
+        part = read()
+        wanted = (rows, *shape[1:]) if shape else ()
+        if not isinstance(part, Tensor) or tuple(part.shape) != wanted:
+            raise RefusedPickleError("'.metadata' and the files beside it do not fit")
+        return part[first:end] if shape else part
 
-    return Piece(start, len(tensor) if shape else 1, shape, rows)
+    return some
 
 
 def _stored(folder: Path, name: Any, offset: Any, length: Any) -> Any:

@@ -177,6 +177,8 @@ def _built(
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:
         build = None
+    elif not isinstance(kind, str):
+        raise ValueError(f"load: {source!r} has a header without the kind of its model")
     elif kind in BUILDERS:
         build = BUILDERS[kind]
     elif kind in KINDS:

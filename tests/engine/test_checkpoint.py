@@ -1,7 +1,9 @@
 """At every instant the index names whole files."""
 
 import json
+import random
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,7 +12,8 @@ import pytest
 import torch
 
 from saccade.engine.checkpoint import Checkpoints
-from tests.attack import Evil
+from tests.attack import Evil, damage
+from tests.engine.classify_runs import same
 
 
 def state(value=1.0):
@@ -162,7 +165,6 @@ def test_a_full_disk_loses_nothing(tmp_path):
     code = f"""
         import resource, torch
         from saccade.engine.checkpoint import Checkpoints
-from tests.attack import Evil
         store = Checkpoints({str(tmp_path)!r})
         store.save({{"w": torch.ones(10)}}, 1)
         resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))
@@ -205,3 +207,29 @@ def test_a_torn_end_that_is_done_again_is_no_fallback(tmp_path):
     store.save(state(20), 20).write_bytes(b"torn")
     store.save(state(11), 11).write_bytes(b"torn too")  # after going on from 10
     assert store.load()[0]["step"] == 10
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_no_damage_is_loaded(tmp_path, indexed):
+    """The one before is taken, or a sentence says that none is whole."""
+    chance = random.Random(int(indexed))
+    original = tmp_path / "original"
+    for step in (1, 2):
+        Checkpoints(original).save(state(step), step, 1.0 / step)
+    taken = []
+    for i in range(75):
+        run = tmp_path / str(i)
+        shutil.copytree(original, run)
+        if not indexed:
+            (run / "checkpoints/index.json").unlink()
+        what = damage(run / "checkpoints", chance)
+        try:
+            loaded, _ = Checkpoints(run).load()
+        except (ValueError, FileNotFoundError):
+            taken.append(0)
+            continue
+        step = loaded["step"]
+        assert same(loaded, {"format": 2, "step": step, **state(step)}) is None, what
+        taken.append(step)
+        shutil.rmtree(run)
+    assert {1, 2} <= set(taken)
