@@ -299,7 +299,13 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
     from saccade.report import write as reports
     from saccade.tasks.figures import formatted, label_of
 
-    written = reports.write(one)
+    try:
+        written = reports.write(one)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(
+            f"report: {str(one.run.folder)!r} holds a file that saccade did not write so "
+            f"({error!r}); remove its tables.json and baseline.json, and try again"
+        ) from error
     heads = ("epoch", *map(label_of, one.figures), "minutes")
     grid = table(*heads, right=heads)
     for line in one.lines:

@@ -8,7 +8,7 @@ A file is fsynced before it gets its name, and named before the index knows it; 
 after the index has forgotten them. So at every instant the index names whole files. Each file also
 holds its own step, score and checksum: without the index, or with a torn one, damage is still seen
 and the one before is taken. Reading runs no code: not of these files, nor of the pickles (step-*.pt
-and folders of torch) that saccade wrote up to 0.1, which are read as data.
+and folders of torch) that earlier versions wrote, which are read as data.
 """
 
 import hashlib

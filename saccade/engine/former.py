@@ -1,4 +1,4 @@
-"""Split checkpoints as saccade wrote them up to 0.1: folders of torch.distributed.checkpoint.
+"""Split checkpoints of earlier versions: folders of torch.distributed.checkpoint.
 
     .metadata       a pickle that says which tensor lies where; read as data (`models.pickled`)
     __0_0.distcp    parts of tensors and plain values, each a small file of torch.save

@@ -48,6 +48,8 @@ def held(folder: str | Path) -> Generator[None]:
         yield
     finally:
         _HELD.discard(handle)
+        with contextlib.suppress(OSError):  # also for a child that was forked this very moment
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 

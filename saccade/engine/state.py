@@ -39,11 +39,11 @@ class TrainingState:
         step: int,
         score: float | None,
         group: Group,
-        about: dict[str, Any],
+        about: dict[str, Any] | None = None,
     ) -> None:
         """Write a checkpoint: one file by the first process, or a folder by all together."""
         if self.split:
-            self._save_split(checkpoints, state, step, score, group, about)
+            self._save_split(checkpoints, state, step, score, group, about or {})
         elif group.first:
             whole = {
                 "model": self.task.state_dict(),

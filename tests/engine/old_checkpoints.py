@@ -1,4 +1,4 @@
-"""Checkpoints as saccade wrote them before 0.2: pickles, which must still load."""
+"""Checkpoints of earlier versions: pickles, which must still load."""
 
 import json
 import shutil
