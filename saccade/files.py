@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import IO, Any
 
 MAKE_ROOM = "make room, then try again"
-NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # not on every system
+NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | NO_LINKS
 WHOLE = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM}  # file systems without fsync
 
 
@@ -63,7 +64,7 @@ def write_json(path: str | Path, value: Any, cure: str = MAKE_ROOM) -> Path:
 def append(path: Path, text: str, cure: str = MAKE_ROOM) -> None:
     """Add to the end of a file; `sync` brings it to the disk."""
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS
         with open(os.open(path, flags, 0o666), "ab") as file:
             file.write(text.encode())
     except OSError as error:
@@ -72,7 +73,9 @@ def append(path: Path, text: str, cure: str = MAKE_ROOM) -> None:
 
 def sync(path: Path) -> None:
     """Bring a file or a folder's list of names to the disk."""
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if path.is_dir() and not hasattr(os, "O_DIRECTORY"):
+        return  # a system that opens no folders
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
     except OSError as error:

@@ -6,7 +6,6 @@ when that process ends, however it ends. On a file system without locks there is
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 from collections.abc import Generator
@@ -29,7 +28,8 @@ def _close_in_child() -> None:
     _HELD.clear()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def held(folder: str | Path) -> Generator[None]:
     path = folder / NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | files.NO_LINKS, 0o666)
     except OSError as error:
         raise files.unwritten(path, error, files.MAKE_ROOM) from error
     _HELD.add(handle)
@@ -47,13 +47,25 @@ def held(folder: str | Path) -> Generator[None]:
         _lock(handle, folder)
         yield
     finally:
-        _HELD.discard(handle)
-        with contextlib.suppress(OSError):  # also for a child that was forked this very moment
-            fcntl.flock(handle, fcntl.LOCK_UN)
-        os.close(handle)
+        if handle in _HELD:  # not in a forked process, which has closed it
+            _HELD.discard(handle)
+            _unlock(handle)
+            os.close(handle)
+
+
+def _unlock(handle: int) -> None:
+    """Let go, also for a child that was forked this very moment."""
+    with contextlib.suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _lock(handle: int, folder: Path) -> None:
+    try:
+        import fcntl
+    except ImportError:  # a system without locks
+        return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

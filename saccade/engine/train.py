@@ -267,6 +267,10 @@ class Training:
             self.watcher.say(sentence)
         try:
             self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]
+            if type(self.step) is not int or self.step < 0:
+                raise TypeError(f"its step is {self.step!r}")
+            if not all(isinstance(n, int | float) for n in (self.seconds, self.best or 0.0)):
+                raise TypeError("its seconds or its best figure are no numbers")
             self.scaler.load_state_dict(state["scaler"])
             self.schedule.load_state_dict(state["schedule"])
             self.train.bad.update(state["bad"])
