@@ -11,6 +11,8 @@ FAST = (
     "tests/data/convert/", "tests/data/masks/", "tests/data/test_augment.py",
     "tests/data/test_datasets.py", "tests/data/test_images.py", "tests/data/test_packaged.py",
     "tests/data/test_picture.py", "tests/data/test_unlabelled.py",
+    "tests/engine/test_archive.py", "tests/engine/test_shards.py", "tests/models/test_pickled.py",
+    "tests/test_files.py",
     "tests/engine/test_checkpoint.py", "tests/engine/test_make.py", "tests/engine/test_optim.py",
     "tests/engine/test_run.py", "tests/engine/test_state.py", "tests/engine/test_watch.py",
     "tests/infer/test_batches.py",

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from saccade.cli.command import Count, Device, File, ModelName, Pictures, Value
 from saccade.cli.console import note, say, show_json
+from saccade.files import write, write_json
 
 
 def detect(
@@ -79,8 +80,8 @@ def detect(
         if json:
             show_json(results)
         elif names:
-            (out / "results.json").write_text(js.dumps(results))
-            (out / "images.json").write_text(js.dumps(names, indent=1))
+            write(out / "results.json", js.dumps(results))
+            write_json(out / "images.json", names)
             say(f"{len(results)} boxes in {len(names)} pictures: {out / 'results.json'}")
     end(len(paths), unread)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from saccade.cli.command import Count, Device, File, Folder, ModelName, Side, Value
 from saccade.cli.console import console, note, say, show, show_json, table
+from saccade.files import write
 
 RunFolder = Annotated[Path, Value("RUN", "models")]
 RecipeName = Annotated[str, Value("RECIPE", "recipes")]
@@ -160,6 +161,7 @@ def resume(
     run: RunFolder,
     *,
     data: Folder | None = None,
+    force: bool = False,
     device: Device | None = None,
     log: bool = False,
     json: bool = False,
@@ -168,10 +170,12 @@ def resume(
 
     Examples:
         saccade resume runs/quick
+        saccade resume runs/quick --data MOVED
 
     Args:
         run: its folder
         data: where its images lie now, if they were moved
+        force: go on although images have changed, or recipe.json was edited
         device: the best there is if left out
         log: write scalars for TensorBoard into the run's folder
         json: print JSON at the end: the figures of every evaluation
@@ -181,7 +185,7 @@ def resume(
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, data, watch=watch, report=Reporter(), device=device)
+        session.resume(run, data, force=force, watch=watch, report=Reporter(), device=device)
         _done(run, json)
 
 
@@ -300,7 +304,13 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
     from saccade.report import write as reports
     from saccade.tasks.figures import formatted, label_of
 
-    written = reports.write(one)
+    try:
+        written = reports.write(one)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise ValueError(
+            f"report: {str(one.run.folder)!r} holds a file that saccade did not write so "
+            f"({error!r}); remove its tables.json and baseline.json, and try again"
+        ) from error
     heads = ("epoch", *map(label_of, one.figures), "minutes")
     grid = table(*heads, right=heads)
     for line in one.lines:
@@ -317,7 +327,7 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
 
     groups, files, undrawn = comparison.groups(summaries), [], []
     try:
-        out.write_bytes(plots.compare([group.curve() for group in groups], groups[0].figure))
+        write(out, plots.compare([group.curve() for group in groups], groups[0].figure))
         files.append(str(out))
     except ImportError:
         undrawn.append(reports.UNDRAWN)

@@ -44,6 +44,14 @@ class Images:
         """Many pictures at once and their labels; None where they do not lie in memory."""
         return None
 
+    def content(self, i: int) -> bytes:
+        """What a checksum of one image is made of: its file's bytes where it has a file."""
+        return np.asarray(self.read(i)[0]).tobytes()
+
+    def size(self, i: int) -> int:
+        """How many bytes its files have; 0 where it has none of its own, -1 where they are gone."""
+        return 0
+
     def parts(self) -> list[np.ndarray]:
         """The arrays that a checksum of the set is made of: names, labels and their order."""
         return [self.labels]
@@ -55,6 +63,14 @@ class Images:
             digest.update(f"{part.dtype} {part.shape}".encode())
             digest.update(np.ascontiguousarray(part).data)
         return digest.hexdigest()
+
+
+def size_of(path: str) -> int:
+    """The bytes of a file; -1 where it is gone."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
 
 
 @dataclass(frozen=True)
@@ -103,6 +119,12 @@ class Files(Images):
 
     def name(self, i: int) -> str:
         return os.path.join(self.root, self.names[i])  # a Path takes several times as long
+
+    def content(self, i: int) -> bytes:
+        return Path(self.name(i)).read_bytes()
+
+    def size(self, i: int) -> int:
+        return size_of(self.name(i))
 
     def parts(self) -> list[np.ndarray]:
         return [self.names.text, self.names.ends, self.labels]
@@ -167,6 +189,12 @@ class Some(Images):
     ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]] | None:
         inner = self.images.block(self.chosen[chosen])
         return None if inner is None else (inner[0], self.labels[chosen])
+
+    def content(self, i: int) -> bytes:
+        return self.images.content(int(self.chosen[i]))
+
+    def size(self, i: int) -> int:
+        return self.images.size(int(self.chosen[i]))
 
     def parts(self) -> list[np.ndarray]:
         return [*self.images.parts(), self.chosen, self.labels]

@@ -47,14 +47,17 @@ class Shards(Images):
         self.labels, self.classes = np.asarray(labels, np.int64), classes
 
     def read(self, i: int) -> tuple[Image.Image, int]:
-        shard, offset, size = map(int, self.places[i])
         try:
-            with self.paths[shard].open("rb") as file:
-                file.seek(offset)
-                content = file.read(size)
+            content = self.content(i)
         except OSError as error:
             raise picture.Unreadable(self.name(i), str(error)) from error
         return picture.rgb(io.BytesIO(content), self.name(i)), int(self.labels[i])
+
+    def content(self, i: int) -> bytes:
+        shard, offset, size = map(int, self.places[i])
+        with self.paths[shard].open("rb") as file:
+            file.seek(offset)
+            return file.read(size)
 
     def name(self, i: int) -> str:
         return f"{self.paths[self.places[i, 0]]}:{self.names[i]}"

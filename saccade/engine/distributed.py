@@ -5,17 +5,18 @@ the identity.
 """
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+T = TypeVar("T")
 LOST = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
 TIMEOUT = timedelta(seconds=45)  # a rank that is silent this long within a step is gone
 DAY = timedelta(days=1)  # while one works for all: fits a teacher, writes to a slow disk
@@ -158,6 +159,22 @@ def broadcast(value: Any, group: Group) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0, group=group.slow)
     return box[0]
+
+
+def first_does(act: Callable[[], T], group: Group) -> T:
+    """What the first process makes of something, for all; its error is raised by all."""
+    result: Any = None
+    if group.first:
+        try:
+            result = act()
+        except (ValueError, OSError) as error:  # let the others know before this one gives up
+            if group.world == 1:
+                raise
+            result = error
+    result = broadcast(result, group)
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def all_gather(value: Any, group: Group) -> list[Any]:

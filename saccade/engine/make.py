@@ -10,6 +10,7 @@ from saccade import tasks
 from saccade.data.loader import Loader
 from saccade.data.reader import Readable
 from saccade.engine.distributed import Group
+from saccade.models import arguments
 from saccade.models.describe import timm_config
 from saccade.recipes.recipe import Data, Recipe, change
 from saccade.tasks.definition import TaskDefinition
@@ -20,6 +21,7 @@ def model(recipe: Recipe, classes: int) -> nn.Module:
     """The network that the recipe names, with weights to start from if the recipe says which."""
     settings, definition = recipe.model, tasks.of(recipe)
     definition.check_model(settings.name)
+    arguments.check_options(settings.options)
     options: dict[str, Any] = dict(settings.options)
     if settings.drop_path is not None:
         options["drop_path_rate"] = settings.drop_path
@@ -86,7 +88,8 @@ def with_epochs(recipe: Recipe, images: int) -> Recipe:
 
 def without_start(recipe: Recipe) -> Recipe:
     """For a network whose weights come from elsewhere, or do not matter."""
-    return change(recipe, model__start="")
+    options = {key: value for key, value in recipe.model.options.items() if key != "pretrained"}
+    return change(recipe, model__start="", model__options=options)
 
 
 def training(recipe: Recipe, images: Readable, net: nn.Module, group: Group) -> Loader:

@@ -2,7 +2,7 @@
 
 recipe.json        recipe as resolved, data, classes
 environment.json   versions, machine, command
-data.json          how many images there are, and a checksum of their names and labels
+data.json          how many images there are, and checksums (see engine.changes)
 report.jsonl       a line per evaluation
 final.json         figures of the validation set, if the run chose its model by others
 steps.jsonl        the loss and the rate along the way
@@ -12,6 +12,10 @@ bad.json           images that could not be read
 report.html, curves.png, confusion.png, tensorboard/
 checkpoints/       see engine.checkpoint
 model.safetensors  the best model, which saccade.load reads
+.lock              held by the process that trains (engine.lock)
+
+Each file is whole or not there (`saccade.files`); of the two that grow, a last line that is torn is
+left out. Only recipe.json is needed to go on, and the last checkpoint holds a copy of it.
 """
 
 import json
@@ -25,6 +29,7 @@ from typing import Any
 
 import torch
 
+from saccade import files
 from saccade.models.zoo import stated, unstated
 from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe, change
@@ -54,8 +59,8 @@ class Run:
             )
         run = cls(folder, name, recipe, data, tuple(classes))
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "environment.json", environment())
-        write_json(folder / "recipe.json", run.plain())
+        run.write_json("environment.json", environment())
+        run.write_json("recipe.json", run.plain())
         return run
 
     @classmethod
@@ -69,11 +74,19 @@ class Run:
                 f"give the folder that 'saccade train' named"
             )
         try:
-            plain = json.loads(path.read_text())
-            recipe = _as_begun(from_plain(plain["recipe"]), plain.get("stated"))
-            return cls(folder, plain["name"], recipe, plain["data"], tuple(plain["classes"]))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{str(path)!r} is no recipe that saccade wrote ({error})") from error
+            return cls.from_plain(folder, json.loads(path.read_bytes()))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            why = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise ValueError(f"{str(path)!r} is no recipe that saccade wrote ({why})") from error
+
+    @classmethod
+    def from_plain(cls, folder: Path, plain: dict[str, Any]) -> "Run":
+        """The run that `plain` described."""
+        name, data, classes = plain["name"], plain["data"], plain["classes"]
+        if not all(isinstance(text, str) for text in (name, data, *classes)):
+            raise ValueError("its name, data and classes should be text")
+        recipe = _as_begun(from_plain(plain["recipe"]), plain.get("stated"))
+        return cls(folder, name, recipe, data, tuple(classes))
 
     def plain(self) -> dict[str, Any]:
         return {
@@ -89,42 +102,58 @@ class Run:
     # -- what comes of it --------------------------------------------------------------------
 
     def lines(self, file: str = "report.jsonl") -> list[dict[str, Any]]:
-        """The lines of a file so far; a last line that is incomplete is left out."""
+        """The lines of a file so far; from a torn line on, all are left out."""
         path = self.folder / file
         if not path.is_file():
             return []
         lines = []
-        for text in path.read_text().splitlines():
+        for text in path.read_bytes().splitlines():
             try:
-                lines.append(json.loads(text))
-            except json.JSONDecodeError:
+                line = json.loads(text)
+            except (ValueError, RecursionError):
                 break
+            if not isinstance(line, dict) or type(line.get("step")) is not int:
+                break
+            lines.append(line)
         return lines
 
     def write(self, line: dict[str, Any], file: str = "report.jsonl") -> None:
-        try:
-            with open(self.folder / file, "a") as stream:
-                stream.write(json.dumps(line) + "\n")
-        except OSError as error:  # which names no file where the disk is full
-            raise OSError(
-                f"could not write {str(self.folder / file)!r} ({error}); the last checkpoint is "
-                f"whole: make room, then 'saccade resume {self.folder}'"
-            ) from error
+        """Add a line to a file."""
+        files.append(self.folder / file, json.dumps(line) + "\n", self.cure)
+
+    def sync(self) -> None:
+        """Bring the lines so far to the disk."""
+        for file in ("report.jsonl", "steps.jsonl"):
+            if (self.folder / file).is_file():
+                files.sync(self.folder / file)
 
     def rewind(self, step: int) -> None:
         """Remove the lines after a step, because training goes on from there."""
         for file in ("report.jsonl", "steps.jsonl"):
-            path = self.folder / file
-            if path.is_file():
+            if (self.folder / file).is_file():
                 earlier = [line for line in self.lines(file) if line["step"] <= step]
-                part = path.with_name(path.name + ".part")
-                part.write_text("".join(json.dumps(line) + "\n" for line in earlier))
-                part.replace(path)
+                text = "".join(json.dumps(line) + "\n" for line in earlier)
+                files.write(self.folder / file, text, self.cure)
 
     def known(self, file: str) -> dict[str, Any]:
-        """A JSON file of the folder; empty where there is none."""
+        """A JSON file of the folder; empty where there is none, or a torn one."""
         path = self.folder / file
-        return json.loads(path.read_text()) if path.is_file() else {}
+        try:
+            content = json.loads(path.read_bytes()) if path.is_file() else {}
+        except (ValueError, OSError, RecursionError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def write_json(self, file: str, value: Any) -> None:
+        """Write a JSON file of the folder."""
+        files.write_json(self.folder / file, value, self.cure)
+
+    @property
+    def cure(self) -> str:
+        """What to do where a file cannot be written."""
+        begun = (self.folder / "checkpoints").is_dir()
+        last = "the last checkpoint is whole: " if begun else ""
+        return f"{last}make room, then 'saccade resume {self.folder}'"
 
 
 def _as_begun(recipe: Recipe, began: dict[str, Any] | None) -> Recipe:
@@ -136,13 +165,6 @@ def _as_begun(recipe: Recipe, began: dict[str, Any] | None) -> Recipe:
     values = unstated(name) if began is None else began
     other = {key: value for key, value in values.items() if stated(name).get(key) != value}
     return change(recipe, model__options={**other, **options}) if other else recipe
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file under another name first, so that it is never half written."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(value, indent=1))
-    os.replace(part, path)
 
 
 def environment() -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import dataclasses
 import os
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import torch
 from saccade import tasks
 from saccade.data.datasets import PACKAGED, Splits
 from saccade.data.reader import Batch, Readable
-from saccade.engine import distributed, make
+from saccade.engine import changes, distributed, lock, make
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
-from saccade.engine.run import Run, environment, write_json
+from saccade.engine.run import Run, environment
 from saccade.engine.train import Report, Training
 from saccade.engine.watch import Silent, Watcher
 from saccade.models import describe
@@ -71,21 +71,19 @@ def train(
         recipe = _with_absolute_paths(recipe)
         splits = tasks.of(recipe).find(data, recipe.data, recipe.loop.seed)
         recipe = make.with_epochs(recipe, len(splits.train))
-        run: Run | Exception | None = None
-        if group.first:
-            try:
-                title = name or recipe.model.name
-                run = Run.create(out, title, recipe, _absolute(data), splits.classes)
-                write_json(run.folder / "data.json", _fingerprint(splits))
-                if splits.findings:
-                    write_json(run.folder / "findings.json", splits.findings)
-            except OSError as error:  # let the other processes know before this one gives up
-                run = error
-        run = distributed.broadcast(run, group)
-        if isinstance(run, Exception):
-            raise run
-        assert run is not None
-        _fit(run, splits, group, watch, report, resumed=False)
+
+        def create() -> tuple[Run, dict[str, Any]]:
+            title = name or recipe.model.name
+            run = Run.create(out, title, recipe, _absolute(data), splits.classes)
+            known = changes.fingerprint(splits, recipe.loop.seed)
+            run.write_json("data.json", known)
+            if splits.findings:
+                run.write_json("findings.json", splits.findings)
+            return run, known
+
+        with _locked(out, group):
+            run, known = distributed.first_does(create, group)
+            _fit(run, splits, group, watch, report, known)
     return run
 
 
@@ -93,6 +91,7 @@ def resume(
     folder: str | Path,
     data: str | None = None,
     *,
+    force: bool = False,
     watch: Watch | None = None,
     report: Report | None = None,
     device: str | None = None,
@@ -102,23 +101,55 @@ def resume(
     Args:
         folder: the run's
         data: where its images lie now, if they were moved
+        force: go on although images have other content, or recipe.json was edited
         watch: as in `train`
         report: as in `train`
         device: as in `train`
     """
-    run = Run.open(folder)
-    if data is not None:
-        run = dataclasses.replace(run, data=_absolute(data))
-    with distributed.process_group(device) as group:
+    if not (Path(folder) / "checkpoints").is_dir():
+        Run.open(folder)  # refused before anything is written
+    with distributed.process_group(device) as group, _locked(folder, group):
+        run, about, sentences = distributed.first_does(lambda: _last(folder), group)
+        if data is not None:
+            run = dataclasses.replace(run, data=_absolute(data))
         splits = images_of(run)
         if tuple(splits.classes) != run.classes:
             raise ValueError(
                 f"resume: {run.data!r} has other classes than the run began with "
                 f"({_difference(splits.classes, run.classes)}); restore the data"
             )
-        _check_same_images(run, splits)
-        _fit(run, splits, group, watch, report, resumed=True)
+
+        def compare() -> tuple[dict[str, Any], list[str]]:
+            now = changes.fingerprint(splits, run.recipe.loop.seed)
+            edits = changes.check_recipe(run, about, force)
+            return now, [*edits, *changes.check_images(run, splits, about, now, force)]
+
+        known, more = distributed.first_does(compare, group)
+        _fit(run, splits, group, watch, report, known, [*sentences, *more])
     return run
+
+
+def _last(folder: str | Path) -> tuple[Run, dict[str, Any], list[str]]:
+    """A run, what its last whole checkpoint says about it, and sentences about what is torn."""
+    checkpoints = Checkpoints(folder)
+    entries = (e for e in reversed(checkpoints.index["entries"]) if checkpoints.fault(e) is None)
+    last = next(entries, None)
+    about = checkpoints.about(last) if last is not None else {}
+    try:
+        return Run.open(folder), about, []
+    except (ValueError, FileNotFoundError) as error:
+        if last is None or "recipe" not in about:
+            raise
+        sentence = f"the recipe is taken from the checkpoint {last['file']}: {error}"
+        return Run.from_plain(Path(folder), about), about, [sentence]
+
+
+@contextmanager
+def _locked(folder: str | Path, group: Group) -> Generator[None]:
+    """Hold the run's folder for this job; the first process does it for all."""
+    with ExitStack() as stack:
+        distributed.first_does(lambda: stack.enter_context(lock.held(folder)), group)
+        yield
 
 
 def _absolute(data: str) -> str:
@@ -141,38 +172,17 @@ def images_of(run: Run) -> Splits:
     return tasks.of(run.recipe).find(run.data, run.recipe.data, run.recipe.loop.seed)
 
 
-def _fingerprint(splits: Splits) -> dict[str, Any]:
-    """The number of images of each set, and a checksum of their names and labels."""
-    parts = {"train": splits.train, "val": splits.val}
-    if splits.final is not None:
-        parts["final"] = splits.final
-    return {k: {"images": len(part), "sha256": part.digest()} for k, part in parts.items()}
-
-
-def _check_same_images(run: Run, splits: Splits) -> None:
-    """Refuse to go on with other images: held-out ones might be learnt from."""
-    then, now = run.known("data.json"), _fingerprint(splits)
-    if not then or then == now:
-        return
-    counts = [f"{sets['train']['images']} and {sets['val']['images']}" for sets in (then, now)]
-    what = (
-        f"{counts[1]} instead of {counts[0]}" if len(set(counts)) > 1 else "other names or labels"
-    )
-    raise ValueError(
-        f"resume: {run.data!r} has other images to train and validate on than the run began with "
-        f"({what}); restore them, or train anew (finetune with model.start={run.folder})"
-    )
-
-
 def _fit(
     run: Run,
     splits: Splits,
     group: Group,
     watch: Watch | None,
     report: Report | None,
-    resumed: bool,
+    known: dict[str, Any],
+    sentences: Sequence[str] | None = None,
 ) -> None:
-    definition = tasks.of(run.recipe)
+    """Train to the end; `sentences` are those about a run that goes on, None for a new one."""
+    definition, resumed = tasks.of(run.recipe), sentences is not None
     if run.recipe.loop.baseline and definition.baseline is None:
         raise ValueError(
             f"loop.baseline: there is no simple model to compare with for {definition.name!r}; "
@@ -180,14 +190,15 @@ def _fit(
         )
     visible = group.first and watch is not None
     with watch() if visible else nullcontext(Silent()) as watcher:
-        for sentence in (splits.about, *splits.warnings):
+        for sentence in (*(sentences or ()), splits.about, *splits.warnings):
             watcher.say(sentence)
         has_checkpoint = resumed and _can_go_on(run)
         recipe = make.without_start(run.recipe) if has_checkpoint else run.recipe
         task = make.task(recipe, run.classes, splits.notes)
         make.try_sizes(task, recipe)
         task.metric()  # fails now, not after an epoch, if a package is missing
-        training = Training(run, splits, task, group, watcher, report)
+        short = changes.shortened(known)
+        training = Training(run, splits, task, group, watcher, report, short)
         try:
             _prepare(definition, training, splits, watcher)
             if has_checkpoint:
@@ -198,9 +209,8 @@ def _fit(
             elif resumed and group.first:
                 run.rewind(0)
             if group.first:
-                write_json(run.folder / "recipe.json", run.plain())  # its data may lie elsewhere
-                if not (run.folder / "data.json").is_file():
-                    write_json(run.folder / "data.json", _fingerprint(splits))
+                run.write_json("recipe.json", run.plain())  # its data may lie elsewhere
+                run.write_json("data.json", known)
             with distributed.explain_lost_process(group, f"saccade resume {run.folder}"):
                 training.fit()
                 if splits.final is not None and not run.known("final.json"):
@@ -223,7 +233,7 @@ def _count_at_the_end(
     finally:
         loader.close()
     if group.first:
-        write_json(run.folder / "final.json", {"val": figures})
+        run.write_json("final.json", {"val": figures})
         for sentence in report(run) if report is not None else ():
             watcher.say(sentence)
     best = one.task.best
@@ -266,7 +276,7 @@ def _prepare(
     def fit_baseline() -> None:
         assert baseline is not None
         figures = baseline(preparation)
-        write_json(file, figures)
+        run.write_json(file.name, figures)
         best = training.task.best
         watcher.say(f"to beat: {figures['name']} reaches {formatted(best, figures[best])}")
 
@@ -346,10 +356,13 @@ def opened(
 def ready(net: Any, device: torch.device | str = "cpu") -> LoadedModel:
     """A network that `load` gave, with the task that its notes name."""
     notes: dict[str, Any] = net.notes
-    definition, settings = tasks.of_notes(notes)
     classes, data = notes["classes"], notes.get("data", {})
-    task = definition.task(settings, net, tuple(classes), data).to(device).eval()
-    test = read_group("test", {"kind": definition.test.__name__, **notes.get("test", {})})
+    try:
+        definition, settings = tasks.of_notes(notes)
+        task = definition.task(settings, net, tuple(classes), data).to(device).eval()
+        test = read_group("test", {"kind": definition.test.__name__, **notes.get("test", {})})
+    except (TypeError, KeyError, AttributeError, IndexError) as error:
+        raise ValueError(f"the model's notes do not fit it ({error}); save it again") from error
     return LoadedModel(definition, task, test, classes, data, settings)
 
 

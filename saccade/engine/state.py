@@ -1,12 +1,9 @@
 """What a checkpoint holds of the model and its optimiser, copied or split over processes."""
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -14,7 +11,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from saccade.engine import distributed
+from saccade.engine import distributed, former, shards
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.optim import Average
@@ -42,10 +39,11 @@ class TrainingState:
         step: int,
         score: float | None,
         group: Group,
+        about: dict[str, Any] | None = None,
     ) -> None:
         """Write a checkpoint: one file by the first process, or a folder by all together."""
         if self.split:
-            self._save_split(checkpoints, state, step, score, group)
+            self._save_split(checkpoints, state, step, score, group, about or {})
         elif group.first:
             whole = {
                 "model": self.task.state_dict(),
@@ -53,7 +51,7 @@ class TrainingState:
                 "average": None if self.average is None else self.average.state_dict(),
                 **state,
             }
-            checkpoints.save(whole, step, score)
+            checkpoints.save(whole, step, score, about)
         distributed.barrier(group)
 
     def _save_split(
@@ -63,19 +61,20 @@ class TrainingState:
         step: int,
         score: float | None,
         group: Group,
+        about: dict[str, Any],
     ) -> None:
-        part = checkpoints.folder / f"step-{step:09d}.part"
+        part = distributed.first_does(lambda: checkpoints.begin_folder(step), group)
+        tensors = self._tensors()
+        try:
+            own: Any = shards.write(part, tensors, step, group, checkpoints.cure)
+        except OSError as error:  # let the others know before this one gives up
+            own = error
+        results = distributed.all_gather(own, group)
+        for error in results:
+            if isinstance(error, OSError):
+                raise error
         if group.first:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        distributed.barrier(group)
-        dcp.save(self._tensors(), checkpoint_id=part)
-        if group.first:
-            with open(part / "rest.pt", "wb") as file:
-                torch.save({"step": step, **state}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            checkpoints.adopt(part, step, score)
+            checkpoints.adopt(part, state, step, score, about, dict(results))
 
     def _tensors(self) -> dict[str, Any]:
         model, optim = get_state_dict(self.task, self.optimiser)
@@ -84,27 +83,38 @@ class TrainingState:
             tensors["average"] = self.average.state_dict()
         return tensors
 
-    def load(self, checkpoints: Checkpoints) -> tuple[dict[str, Any], list[str]]:
+    def load(self, checkpoints: Checkpoints, group: Group) -> tuple[dict[str, Any], list[str]]:
         """Fill in the last whole checkpoint; gives the rest of its state, and what was torn."""
-        checkpoint, torn = checkpoints.load()
+        checkpoint, torn = _chosen(checkpoints, group)
         if isinstance(checkpoint, Path):
-            tensors = self._tensors()
-            dcp.load(tensors, checkpoint_id=checkpoint)
-            set_state_dict(
-                self.task,
-                self.optimiser,
-                model_state_dict=tensors["model"],
-                optim_state_dict=tensors["optim"],
+            return self._load_split(checkpoint), torn
+        if self.split and group.world > 1:
+            raise ValueError(
+                "resume: the checkpoint was written by one process that held all parameters; go "
+                "on with one process, or with loop.shard=false"
             )
+        try:
+            _fits(self.task, checkpoint["model"])
+            self.task.load_state_dict(checkpoint["model"])
+            self.optimiser.load_state_dict(checkpoint["optim"])
             if self.average is not None:
-                self.average.load_state_dict(tensors["average"])
-            return torch.load(checkpoint / "rest.pt", map_location="cpu", weights_only=True), torn
-        _fits(self.task, checkpoint["model"])
-        self.task.load_state_dict(checkpoint["model"])
-        self.optimiser.load_state_dict(checkpoint["optim"])
-        if self.average is not None:
-            self.average.load_state_dict(checkpoint["average"])
+                self.average.load_state_dict(checkpoint["average"])
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(f"resume: the checkpoint is of another recipe ({error})") from error
         return checkpoint, torn
+
+    def _load_split(self, folder: Path) -> dict[str, Any]:
+        kind = former if former.is_former(folder) else shards
+        tensors = shards.fill(self._tensors(), kind.leaves(folder))
+        set_state_dict(
+            self.task,
+            self.optimiser,
+            model_state_dict=tensors["model"],
+            optim_state_dict=tensors["optim"],
+        )
+        if self.average is not None:
+            self.average.load_state_dict(tensors["average"])
+        return kind.rest(folder)
 
     def publish(
         self, run: Run, figures: dict[str, float], notes: dict[str, Any], group: Group
@@ -122,6 +132,7 @@ class TrainingState:
                 self.task.net,
                 run.folder / "model.safetensors",
                 tensors=tensors,
+                cure=run.cure,
                 classes=list(run.classes),
                 recipe=run.name,
                 task=plain["task"],
@@ -130,6 +141,26 @@ class TrainingState:
                 data=notes,
             )
         distributed.barrier(group)
+
+
+def _chosen(checkpoints: Checkpoints, group: Group) -> tuple[dict[str, Any] | Path, list[str]]:
+    """The last whole checkpoint, which the first process chooses for all."""
+    own: list[dict[str, Any]] = []
+
+    def choose() -> tuple[int | Path, list[str]]:
+        checkpoint, torn = checkpoints.load()
+        if isinstance(checkpoint, Path):
+            return checkpoint, torn
+        own.append(checkpoint)
+        return checkpoint["step"], torn
+
+    step, torn = distributed.first_does(choose, group)
+    if isinstance(step, Path):
+        return step, torn
+    if group.first:
+        return own[0], torn
+    entries = checkpoints.index["entries"]
+    return checkpoints.read(next(e for e in entries if e["step"] == step)), torn
 
 
 def _fits(task: Task, tensors: dict[str, torch.Tensor]) -> None:

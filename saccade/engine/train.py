@@ -24,7 +24,7 @@ from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
 from saccade.engine.optim import average, length, optimiser, schedule
-from saccade.engine.run import Run, write_json
+from saccade.engine.run import Run
 from saccade.engine.state import TrainingState
 from saccade.engine.watch import Watcher
 from saccade.tasks.task import Task
@@ -36,7 +36,7 @@ class Training:
     """One run while it trains: model, optimiser, loaders, and where it stands.
 
     `report` is called in the first process after each evaluation; the sentences that it returns
-    are printed by the watcher.
+    are printed by the watcher. `known` is what checkpoints should remember of the images.
     """
 
     def __init__(
@@ -47,8 +47,10 @@ class Training:
         group: Group,
         watcher: Watcher,
         report: Report | None = None,
+        known: dict[str, Any] | None = None,
     ):
         self.report = report
+        self.about = {**run.plain(), "images": known}  # beside every checkpoint
         self.run, self.group, self.watcher, self.notes = run, group, watcher, splits.notes
         self.recipe, self.loop = run.recipe, run.recipe.loop
         split = self.loop.shard and group.world > 1
@@ -64,7 +66,7 @@ class Training:
         self.schedule = schedule(self.optimiser, self.recipe.schedule, len(self.train))
         self.scaler = torch.amp.GradScaler(group.device.type, enabled=self.loop.precision == "fp16")
         self.average = average(self.task, self.loop)
-        self.weights = TrainingState(self.task, self.optimiser, self.average, split)
+        self.weights = TrainingState(self.task, self.optimiser, self.average, self.loop.shard)
         every = self.loop.keep_every and self.loop.keep_every * len(self.train)
         self.checkpoints = Checkpoints(run.folder, self.loop.keep, every)
         self.step = 0
@@ -235,8 +237,8 @@ class Training:
         }  # fmt: skip
         if self.group.first:
             self.run.write(line)
-            write_json(self.run.folder / "tables.json", metric.tables())
-            write_json(self.run.folder / "bad.json", {**self.train.bad, **self.val.bad})
+            self.run.write_json("tables.json", metric.tables())
+            self.run.write_json("bad.json", {**self.train.bad, **self.val.bad})
         self.watcher.evaluated(line, best)
         if self.group.first and self.report is not None:
             state = rng()
@@ -254,19 +256,30 @@ class Training:
             "epoch": self.step // len(self.train), "at": self.step % len(self.train),
             "bad": dict(self.train.bad), "owed": self.evaluation_due,
         }  # fmt: skip
-        self.weights.save(self.checkpoints, state, self.step, score, self.group)
+        if self.group.first:
+            self.run.sync()  # what was reported before this step
+        self.weights.save(self.checkpoints, state, self.step, score, self.group, self.about)
 
     def restore(self) -> None:
         """Load the last whole checkpoint."""
-        state, torn = self.weights.load(self.checkpoints)
+        state, torn = self.weights.load(self.checkpoints, self.group)
         for sentence in torn:
             self.watcher.say(sentence)
-        self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]
-        self.scaler.load_state_dict(state["scaler"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.train.bad.update(state["bad"])
-        self.evaluation_due = state.get("owed", False)
-        set_rng(state["rng"])
+        try:
+            self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]
+            if type(self.step) is not int or self.step < 0:
+                raise TypeError(f"its step is {self.step!r}")
+            if not all(isinstance(n, int | float) for n in (self.seconds, self.best or 0.0)):
+                raise TypeError("its seconds or its best figure are no numbers")
+            self.scaler.load_state_dict(state["scaler"])
+            self.schedule.load_state_dict(state["schedule"])
+            self.train.bad.update(state["bad"])
+            self.evaluation_due = state.get("owed", False)
+            set_rng(state["rng"])
+        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+            raise ValueError(
+                f"resume: the checkpoint of step {self.step} lacks what saccade writes ({error})"
+            ) from error
         if self.group.first:
             self.run.rewind(self.step)
 

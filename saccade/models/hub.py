@@ -20,6 +20,7 @@ import timm
 from timm.models import save_for_hf
 from torch import nn
 
+from saccade import files
 from saccade.models.describe import describe, timm_config
 from saccade.models.saved import save
 
@@ -51,7 +52,7 @@ def write(
         own = {key: value for key, value in about.items() if key not in ELSEWHERE}
         save_for_hf(model, str(folder), config, own, safe_serialization=True)
     save(model, folder / "model.safetensors", **notes)
-    (folder / "README.md").write_text(text)
+    files.write(folder / "README.md", text)
     return folder
 
 

@@ -5,11 +5,10 @@ for a detector, its kind and the arguments of that kind's `build`.
 """
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import timm
 import torch
@@ -17,7 +16,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 from torch import nn
 
-from saccade import weights
+from saccade import files, weights
+from saccade.models import arguments
 from saccade.models.describe import describe, timm_config
 from saccade.models.zoo import unstated
 
@@ -48,6 +48,7 @@ def save(
     model: nn.Module,
     path: str | Path,
     tensors: dict[str, torch.Tensor] | None = None,
+    cure: str = files.MAKE_ROOM,
     **notes: object,
 ) -> Path:
     """Write a model to one file, so that `load` can build it again and fill in its weights.
@@ -56,6 +57,7 @@ def save(
         model: a model of saccade or timm
         path: the file, usually *.safetensors; an older one is replaced once the new one is whole
         tensors: weights to write instead of the model's own, which may lie on other processes
+        cure: what an error says to do where the disk is full
         notes: anything that JSON can hold, kept in the file's header (`load(path).notes`)
 
     Returns:
@@ -66,13 +68,7 @@ def save(
     tensors = model.state_dict() if tensors is None else tensors
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     about = {"format": "pt", "saccade": json.dumps(about)}
-    partial = path.with_name(path.name + ".part")
-    with partial.open("wb") as file:
-        file.write(_settled(serialised(tensors, metadata=about)))
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)  # a crash midway leaves an older file whole
-    return path
+    return files.write(path, _settled(serialised(tensors, metadata=about)), cure)
 
 
 def _settled(content: bytes) -> bytes:
@@ -133,61 +129,160 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"copy it again from where it was saved"
         ) from error
     if about is None and (path.parent / "config.json").is_file():
-        return read_timm(path.parent, **overrides)
+        return _read_timm(path.parent, tensors, overrides)
     if about is None:
         raise ValueError(
             f"load: {str(path)!r} holds weights but not their model; "
             f"build the model by name and use its load_state_dict"
         )
-    header = json.loads(about)
-    model = _built(header["model"], overrides, str(path))
-    fill(model, tensors, str(path))
-    model.notes = header["notes"]
+    described, notes = _header(about, str(path))
+    model = _built(described, overrides, tensors, str(path))
+    model.notes = notes
     return model
 
 
-def _built(about: dict[str, Any], overrides: dict[str, Any], source: str) -> nn.Module:
-    """A model with fresh weights, built from its description, in eval mode."""
+def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The model and the notes in a file's header."""
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"load: {source!r} has a header that cannot be read ({error}); save the model again"
+        ) from error
+    match header:
+        case {"model": dict(model)} if "name" in model or "kind" in model:
+            notes = header.get("notes", {})
+        case _:
+            raise ValueError(
+                f"load: {source!r} has a header without the name of its model; save it again"
+            )
+    groups = ("task", "test", "data", "figures")
+    if not isinstance(notes, dict) or any(type(notes.get(k, {})) is not dict for k in groups):
+        raise ValueError(f"load: {source!r} has notes that saccade does not write; save it again")
+    names = notes.get("classes", [])
+    if type(names) is not list or not all(type(name) is str for name in names):
+        raise ValueError(f"load: {source!r} has class names that are no text; save it again")
+    return model, notes
+
+
+def _built(
+    about: dict[str, Any], overrides: dict[str, Any], tensors: dict[str, Any], source: str
+) -> Any:
+    """The model of a description in eval mode, with these weights.
+
+    What the description says is checked first, then the shapes of its model on no memory at all.
+    """
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
-    about = {**unstated(about.get("name", "")), **about, **overrides}
+    known = unstated(about.get("name", ""))
+    about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:
-        model: Any = timm.create_model(about.pop("name"), **about)
+        build = None
+    elif not isinstance(kind, str):
+        raise ValueError(f"load: {source!r} has a header without the kind of its model")
     elif kind in BUILDERS:
-        model = cast(Any, BUILDERS[kind](**about))
+        build = BUILDERS[kind]
     elif kind in KINDS:
-        model = import_module(KINDS[kind]).build(**about)
+        build = import_module(KINDS[kind]).build
     else:
         raise ValueError(f"load: {source!r} is a {kind!r}, which this version does not know")
-    return model.eval().fuse() if fused else model.eval()
+    try:
+        arguments.check(about, build, len(tensors))
+    except ValueError as error:
+        raise ValueError(f"load: {source!r}: {error}; it is not a file of saccade's") from error
+    about |= overrides
+
+    def make() -> nn.Module:
+        net: Any = build(**about) if build else timm.create_model(**_timm_words(about))
+        return net.eval().fuse() if fused else net.eval()
+
+    try:
+        with torch.device("meta"):
+            _fits(make(), tensors, source)
+    except _MisfitError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # some models of timm need memory; they are built below
+        del error
+    try:
+        model = make()
+    except ImportError:
+        raise
+    except Exception as error:  # whatever a model says about arguments that do not fit
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"load: {source!r}: its model cannot be built ({why}); save it again"
+        ) from error
+    fill(model, tensors, source)
+    return model
 
 
-def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
-    """Load a state dict, or say in one sentence why it belongs to another model."""
+def _timm_words(about: dict[str, Any]) -> dict[str, Any]:
+    return {"model_name": about["name"], **{k: v for k, v in about.items() if k != "name"}}
+
+
+class _MisfitError(ValueError):
+    """Weights are of another model."""
+
+
+def _fits(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
     own = model.state_dict()
     for name, tensor in own.items():
         if name not in tensors:
-            raise ValueError(f"load: {source!r} is of another model: it has no {name!r}")
+            raise _MisfitError(f"load: {source!r} is of another model: it has no {name!r}")
         if tensors[name].shape != tensor.shape:
-            raise ValueError(
+            raise _MisfitError(
                 f"load: {source!r} is of another model: {name!r} is "
                 f"{tuple(tensors[name].shape)} there and {tuple(tensor.shape)} here"
             )
     for name in tensors:
         if name not in own:
-            raise ValueError(f"load: {source!r} is of another model: {name!r} has no place here")
+            raise _MisfitError(f"load: {source!r} is of another model: {name!r} has no place here")
+
+
+def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
+    """Load a state dict, or say in one sentence why it belongs to another model."""
+    _fits(model, tensors, source)
     model.load_state_dict(tensors)
 
 
 # -- a folder that timm wrote for the hub ----------------------------------------------------
 
+CARD = (
+    "input_size", "fixed_input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std",
+    "num_classes", "pool_size", "first_conv", "classifier",
+)  # fmt: skip
 
-def read_timm(folder: str | Path, **overrides: Any) -> nn.Module:
-    """A model that timm saved, in eval mode; its `notes` are made of timm's config."""
-    config = json.loads((Path(folder) / "config.json").read_text())
-    model: Any = timm.create_model(f"local-dir:{folder}", pretrained=True, **overrides)
-    model.notes = _notes(timm_config(model), config.get("label_names"))
+
+def _read_timm(
+    folder: Path, tensors: dict[str, torch.Tensor], overrides: dict[str, Any]
+) -> nn.Module:
+    """A model that timm saved, in eval mode; its `notes` are made of timm's config.json."""
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_bytes())
+        card = {
+            key: config["pretrained_cfg"][key] for key in CARD if key in config["pretrained_cfg"]
+        }
+        about = {"name": config["architecture"], **config.get("model_args", {})}
+        for key in ("num_classes", "global_pool"):
+            if key in config:
+                about.setdefault(key, config[key])
+        arguments.check(about, None, len(tensors))
+        for key, value in card.items():
+            arguments.check_value(key, value)
+        names = config.get("label_names")
+        model: Any = timm.create_model(
+            **_timm_words(about), pretrained_cfg={**card, "architecture": about["name"]}
+        )
+        notes = _notes(timm_config(model), names)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
+        why = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise ValueError(f"load: {str(path)!r} is no config of timm's ({why})") from error
+    fill(model, tensors, str(folder / "model.safetensors"))
+    if "num_classes" in overrides:
+        model.reset_classifier(overrides["num_classes"])
+    model.notes = notes
     return model.eval()
 
 

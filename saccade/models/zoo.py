@@ -35,6 +35,9 @@ VARIANTS: dict[str, partial[Backbone]] = {
     name: make for family in FAMILIES.values() for name, make in family.VARIANTS.items()
 }
 
+POOLS = ("avg", "max", "avgmax", "catavgmax", "fast", "fastavg", "fastmax", "fastavgmax",
+         "fastcatavgmax", "")  # fmt: skip
+
 # What branches on sizes or on its mode is one node to torch.fx.
 register_notrace_module(Door)
 for _family in FAMILIES.values():
@@ -63,6 +66,9 @@ class Classifier(nn.Module):
         if drop_path_rate is not None:
             overrides["drop_path"] = drop_path_rate
         _check_overrides(make, overrides)
+        if not isinstance(global_pool, str) or global_pool not in POOLS:
+            known = ", ".join(map(repr, POOLS))
+            raise ValueError(f"global_pool: one of {known}, got {global_pool!r}")
         with torch.device(device) if device is not None else nullcontext():
             self.backbone = make(in_chans=in_chans, **overrides)
             self.head = ClassifierHead(

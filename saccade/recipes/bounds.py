@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 SHARE, COUNT, SOME = (0, 1), (0, math.inf), (1, math.inf)
+BELOW_ONE, POSITIVE = (0, 0.999), (1e-9, math.inf)
 
 
 def ordered(group: Any, *names: str) -> None:
@@ -19,6 +20,6 @@ def hold(group: Any, **bounds: tuple[float, float]) -> None:
     """Refuse values outside their bounds, before a run begins with them."""
     for name, (low, high) in bounds.items():
         value = getattr(group, name)
-        if value is not None and not low <= value <= high:
+        if value is not None and not (low <= value <= high and math.isfinite(value)):
             wanted = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
             raise ValueError(f"{type(group).__name__.lower()}.{name}: {wanted}, got {value:g}")

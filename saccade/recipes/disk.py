@@ -4,11 +4,12 @@ The groups that a task brings carry their class's name as `kind`.
 """
 
 import dataclasses
-from typing import Any, get_origin, get_type_hints
+import types
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from saccade.recipes import book
 from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
-from saccade.recipes.recipe import Recipe
+from saccade.recipes.recipe import Recipe, words_for
 
 BASES = {"task": TaskSettings, "augment": AugmentSettings, "test": TestSettings}
 FIRST = {"task": "Classify", "augment": "Augment", "test": "Test"}  # of files without a kind
@@ -37,12 +38,16 @@ def from_plain(plain: dict[str, Any]) -> Recipe:
 def read_group(name: str, plain: Any) -> Any:
     """One group of a recipe (`task`, `test`, ...) as `to_plain` wrote it."""
     if not isinstance(plain, dict):
+        if not isinstance(get_type_hints(Recipe)[name], type) or not isinstance(
+            plain, get_type_hints(Recipe)[name]
+        ):
+            raise ValueError(f"recipe: {name} is no group of settings, got {str(plain)[:80]!r}")
         return plain
     fields = dict(plain)
     group: Any = get_type_hints(Recipe)[name]
     if name in BASES:
         kind = fields.pop("kind", FIRST[name])
-        if kind not in BASES[name].known:
+        if not isinstance(kind, str) or kind not in BASES[name].known:
             raise ValueError(
                 f"recipe: {name} of kind {kind!r} is unknown to this version; upgrade saccade, "
                 f"or import the module that defines it"
@@ -53,5 +58,33 @@ def read_group(name: str, plain: Any) -> Any:
     for key in fields:
         if key not in known:
             raise ValueError(f"recipe: {name}.{key} is unknown to this version of saccade")
-    tuples = {key for key, hint in get_type_hints(group).items() if get_origin(hint) is tuple}
-    return group(**{key: tuple(v) if key in tuples else v for key, v in fields.items()})
+    hints = get_type_hints(group)
+    for key, value in fields.items():
+        if not _suits(value, hints[key]):
+            wanted = words_for(hints[key])
+            raise ValueError(f"recipe: {name}.{key} wants {wanted}, got {str(value)[:80]!r}")
+    tuples = {key for key, hint in hints.items() if get_origin(hint) is tuple}
+    try:
+        return group(**{key: tuple(v) if key in tuples else v for key, v in fields.items()})
+    except TypeError as error:
+        raise ValueError(f"recipe: {name} is not whole ({error})") from error
+
+
+def _suits(value: Any, hint: Any) -> bool:
+    """Whether a value that JSON gave is of a field's type."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_suits(value, one) for one in inner)
+    if origin is Literal:
+        return any(type(value) is type(one) and value == one for one in inner)
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            return False
+        wanted = [inner[0]] * len(value) if ... in inner else inner
+        return len(value) == len(wanted) and all(map(_suits, value, wanted))
+    if hint is float:
+        return type(value) in (int, float)
+    kind = origin or hint
+    if kind is Any or not isinstance(kind, type):
+        return True
+    return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

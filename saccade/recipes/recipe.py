@@ -11,9 +11,11 @@ import types
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
+from saccade.recipes.bounds import BELOW_ONE, COUNT, POSITIVE, SHARE, SOME, hold
 from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings, path_field
 from saccade.spelling import nearest
+
+DEEPEST, MOST = 20, 10_000  # lists inside each other, and values in all, of one setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,9 @@ class Model:
     """A saved model or a run to take the backbone's weights from; fresh ones if empty."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the model, such as window=5."""
+
+    def __post_init__(self) -> None:
+        hold(self, drop_path=BELOW_ONE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,8 @@ class Optim:
     """Largest norm of all gradients together."""
 
     def __post_init__(self) -> None:
-        hold(self, lr=COUNT, lr_batch=SOME, clip=(1e-9, math.inf), weight_decay=COUNT)
+        hold(self, lr=COUNT, lr_batch=SOME, clip=POSITIVE, weight_decay=COUNT)
+        hold(self, momentum=BELOW_ONE, beta=SHARE, layer_decay=COUNT, backbone=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +102,10 @@ class Schedule:
     """Exponent of poly."""
 
     def __post_init__(self) -> None:
-        hold(self, epochs=SOME, iterations=SOME, warmup=COUNT)
+        hold(self, epochs=SOME, iterations=SOME, warmup=COUNT, start=SHARE, end=SHARE)
+        hold(self, factor=COUNT, power=POSITIVE)
+        if any(not 0 <= epoch < math.inf for epoch in self.steps):
+            raise ValueError(f"schedule.steps: epochs, 0 or more each, got {list(self.steps)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,9 +215,40 @@ def _parsed(kind: Any, path: str, text: str) -> Any:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=kind)
     try:
-        return parser.parse_args([f"--value={text}"]).value
+        value = parser.parse_args([f"--value={text}"]).value
     except ArgumentError as error:
-        raise ValueError(f"--set {path}: wants {_words(kind)}, got {text!r}") from error
+        if _is_finite(_yaml(text)):
+            raise ValueError(f"--set {path}: wants {words_for(kind)}, got {text!r}") from error
+        value = _yaml(text)
+    if not _is_finite(value):
+        raise ValueError(f"--set {path}: a value that contains itself, got {text!r}; write it out")
+    return value
+
+
+def _yaml(text: str) -> Any:
+    """The text as YAML, or None where it is none."""
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a value has an end: YAML's anchors may put a list into itself, or very many."""
+    count, level = 0, [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for one in level
+            if isinstance(one, list | tuple | dict)
+            for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        count += len(level)
+        if not level or count > MOST:
+            break
+    return not level
 
 
 def _known(owner: Any, name: str, path: str) -> None:
@@ -220,7 +260,7 @@ def _known(owner: Any, name: str, path: str) -> None:
         )
 
 
-def _words(kind: Any) -> str:
+def words_for(kind: Any) -> str:
     """A type in words, such as "a number or none"."""
     plain = {
         int: "a whole number",
@@ -232,9 +272,9 @@ def _words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
     if get_origin(kind) in (Union, types.UnionType):
-        return " or ".join(_words(part) for part in get_args(kind))
+        return " or ".join(words_for(part) for part in get_args(kind))
     if get_origin(kind) is tuple:
         inner = get_args(kind)
         many = "a list" if ... in inner else f"a list of {len(inner)}"
-        return f"{many}, such as [0.5, 1], each {_words(inner[0])}"
+        return f"{many}, such as [0.5, 1], each {words_for(inner[0])}"
     return plain.get(kind, str(kind))

@@ -54,7 +54,7 @@ class Summary:
     @classmethod
     def of(cls, run: Run | str | Path) -> "Summary":
         run = run if isinstance(run, Run) else Run.open(run)
-        lines = once(run.lines())
+        lines = [line for line in once(run.lines()) if _is_evaluation(line)]
         if not lines:
             every = run.recipe.loop.evaluate_every
             after = "the first epoch" if every == 1 else f"{every} epochs"
@@ -250,6 +250,14 @@ def setting(value: Any) -> str:
 
 
 # -- on disk --------------------------------------------------------------------------------
+
+
+def _is_evaluation(line: Line) -> bool:
+    """Whether a line is one that a run writes."""
+    match line:
+        case {"epoch": int(), "step": int(), "seconds": float() | int(), "val": dict(figures)}:
+            return bool(figures) and all(type(v) in (int, float) for v in figures.values())
+    return False
 
 
 def once(lines: list[Line]) -> list[Line]:

@@ -9,12 +9,12 @@ write(summary)    all of it, now
 """
 
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from saccade import files
 from saccade.engine.run import Run
 from saccade.report import plots
 from saccade.report.page import page
@@ -57,17 +57,17 @@ class Reporter:
 
 def write(summary: Summary) -> Written:
     """Draw a run's pictures and write its page; a picture that fails is left out with a reason."""
-    folder, pictures, files, sentences = summary.run.folder, {}, [], []
+    folder, pictures, paths, sentences = summary.run.folder, {}, [], []
     for name, make in _pictures(summary).items():
         try:
             pictures[name] = make()
-            files.append(_replace(folder / f"{name}.png", pictures[name]))
+            paths.append(files.write(folder / f"{name}.png", pictures[name]))
         except ImportError:
             sentences = [UNDRAWN]
         except Exception as error:
             sentences.append(f"no {name}.png: {_why(error)}")
     text = page(summary, pictures, sentences)
-    return Written([_replace(folder / "report.html", text.encode()), *files], sentences)
+    return Written([files.write(folder / "report.html", text.encode()), *paths], sentences)
 
 
 def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
@@ -81,14 +81,6 @@ def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
     for picture in summary.pictures:
         drawings.setdefault(picture.name, lambda png=picture.png: png)
     return drawings
-
-
-def _replace(path: Path, content: bytes) -> Path:
-    """Write a file under another name first, so that it is never half written."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    os.replace(part, path)
-    return path
 
 
 def _why(error: Exception) -> str:

@@ -1,7 +1,9 @@
 """At every instant the index names whole files."""
 
 import json
+import random
 import resource
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -10,6 +12,8 @@ import pytest
 import torch
 
 from saccade.engine.checkpoint import Checkpoints
+from tests.attack import Evil, damage
+from tests.engine.classify_runs import same
 
 
 def state(value=1.0):
@@ -33,7 +37,7 @@ def test_the_last_one_before_and_the_best_stay(tmp_path):
     assert [e["step"] for e in store.index["entries"]] == [2, 4, 5]
     assert store.entry("best")["step"] == 2
     assert sorted(p.name for p in store.folder.iterdir()) == [
-        "index.json", "step-000000002.pt", "step-000000004.pt", "step-000000005.pt",
+        "index.json", *(f"step-00000000{n}.safetensors" for n in (2, 4, 5)),
     ]  # fmt: skip
     assert store.load("best")[0]["step"] == 2
 
@@ -69,7 +73,7 @@ def test_a_torn_file_falls_back_to_the_one_before(tmp_path, harm):
     found, torn = store.load()
     assert found["step"] == 1
     assert len(torn) == 1
-    assert "step-000000002.pt is" in torn[0]
+    assert "step-000000002.safetensors is" in torn[0]
 
 
 def test_nothing_whole_or_nothing_at_all_is_one_sentence(tmp_path):
@@ -79,20 +83,81 @@ def test_nothing_whole_or_nothing_at_all_is_one_sentence(tmp_path):
     store.save(state(), 1).write_bytes(b"")
     with pytest.raises(ValueError, match="no whole checkpoint"):
         store.load()
-    (store.folder / "index.json").write_text("{")
-    with pytest.raises(ValueError, match="is torn"):
-        store.load()
+
+
+def test_a_torn_index_stands_in_nobodys_way(tmp_path):
+    """What it would say is in the files themselves, also which one is best."""
+    store = Checkpoints(tmp_path)
+    for step, score in [(1, 30.0), (2, 20.0), (3, 10.0)]:
+        store.save(state(step), step, score)
+    whole = (store.folder / "index.json").read_text()
+    for text in ("{", "", "[]", '{"entries": 3}', whole.replace("30.0", "3.0"), "[" * 10**5):
+        (store.folder / "index.json").write_text(text)
+        found, sentences = store.load()
+        assert found["step"] == 3
+        assert "index.json is torn" in sentences[0]
+        assert store.entry("best")["step"] == 1
+    store.save(state(4), 4)
+    assert json.loads((store.folder / "index.json").read_text())["best"] == 1
+
+
+@pytest.mark.parametrize("name", ["../secret", "step-000000001.safetensors/../x", "step-1.pt"])
+def test_an_index_names_no_other_files(tmp_path, name):
+    store = Checkpoints(tmp_path)
+    store.save(state(1), 1)
+    entry = {"step": 1, "file": name, "sha256": None, "score": None}
+    (store.folder / "index.json").write_text(json.dumps({"entries": [entry], "best": None}))
+    assert store.entry()["file"] == "step-000000001.safetensors"
 
 
 def test_a_state_can_run_no_code(tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return print, ("boom",)
-
+    """What is no plain value is not written; what was written as a pickle is not run."""
     store = Checkpoints(tmp_path)
-    store.save({"x": Evil()}, 1)
-    with pytest.raises(Exception, match=r"(?i)weights.only"):
+    with pytest.raises(TypeError, match="plain values and tensors, got Evil"):
+        store.save({"x": Evil(tmp_path / "marker")}, 1)
+    torch.save({"step": 1, "x": Evil(tmp_path / "marker")}, store.folder / "step-000000001.pt")
+    with pytest.raises(ValueError, match=r"no whole checkpoint .* names 'io open'"):
         store.load()
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_checkpoint_under_the_name_of_another_step_is_refused(tmp_path):
+    store = Checkpoints(tmp_path)
+    one, two = store.save(state(1), 1), store.save(state(2), 2)
+    one.rename(tmp_path / "x")
+    two.rename(one)
+    (tmp_path / "x").rename(two)
+    (store.folder / "index.json").unlink()
+    with pytest.raises(ValueError, match=r"no whole checkpoint .* of another step"):
+        store.load()
+
+
+def test_links_out_of_the_run_are_not_followed(tmp_path):
+    store = Checkpoints(tmp_path / "run")
+    store.save(state(1), 1)
+    path = store.save(state(2), 2)
+    path.rename(tmp_path / path.name)
+    path.symlink_to(tmp_path / path.name)
+    found, sentences = store.load()
+    assert found["step"] == 1
+    assert "link out of the run's folder" in sentences[0]
+    store.folder.rename(tmp_path / "elsewhere")
+    store.folder.symlink_to(tmp_path / "elsewhere")
+    for act in (store.load, store.entry, lambda: store.save(state(3), 3)):
+        with pytest.raises(ValueError, match="link out of the run's folder"):
+            act()
+
+
+def test_no_leftover_is_written_through(tmp_path):
+    """Where a leftover should lie there may be a link to somebody's file."""
+    store = Checkpoints(tmp_path / "run")
+    store.save(state(1), 1)
+    (tmp_path / "mine").write_text("mine")
+    for name in ("index.json.part", "step-000000002.safetensors.part"):
+        (store.folder / name).symlink_to(tmp_path / "mine")
+    store.save(state(2), 2)
+    assert store.load()[0]["step"] == 2
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_a_full_disk_loses_nothing(tmp_path):
@@ -115,7 +180,10 @@ def test_a_full_disk_loses_nothing(tmp_path):
     assert "the checkpoint before it is whole" in run.stdout
     store = Checkpoints(tmp_path)
     assert store.load()[0]["step"] == 1
-    assert sorted(p.name for p in store.folder.iterdir()) == ["index.json", "step-000000001.pt"]
+    assert sorted(p.name for p in store.folder.iterdir()) == [
+        "index.json",
+        "step-000000001.safetensors",
+    ]
     json.loads((store.folder / "index.json").read_text())
 
 
@@ -124,7 +192,7 @@ def test_without_its_index_the_newest_file_is_taken(tmp_path):
     store = Checkpoints(tmp_path)
     store.save(state(1), 1)
     store.save(state(2), 2)
-    (store.folder / "step-000000003.pt.part").write_bytes(b"half")
+    (store.folder / "step-000000003.safetensors.part").write_bytes(b"half")
     (store.folder / "index.json").unlink()
     assert store.entry()["step"] == 2
     assert store.load()[0]["model"]["w"][0] == 2
@@ -139,3 +207,29 @@ def test_a_torn_end_that_is_done_again_is_no_fallback(tmp_path):
     store.save(state(20), 20).write_bytes(b"torn")
     store.save(state(11), 11).write_bytes(b"torn too")  # after going on from 10
     assert store.load()[0]["step"] == 10
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_no_damage_is_loaded(tmp_path, indexed):
+    """The one before is taken, or a sentence says that none is whole."""
+    chance = random.Random(int(indexed))
+    original = tmp_path / "original"
+    for step in (1, 2):
+        Checkpoints(original).save(state(step), step, 1.0 / step)
+    taken = []
+    for i in range(75):
+        run = tmp_path / str(i)
+        shutil.copytree(original, run)
+        if not indexed:
+            (run / "checkpoints/index.json").unlink()
+        what = damage(run / "checkpoints", chance)
+        try:
+            loaded, _ = Checkpoints(run).load()
+        except (ValueError, FileNotFoundError):
+            taken.append(0)
+            continue
+        step = loaded["step"]
+        assert same(loaded, {"format": 2, "step": step, **state(step)}) is None, what
+        taken.append(step)
+        shutil.rmtree(run)
+    assert {1, 2} <= set(taken)

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from saccade.engine.run import Run, environment, write_json
+from saccade.engine.run import Run, environment
+from saccade.files import write_json
 from saccade.recipes.recipe import change
 from tests.engine.classify_runs import FULL
 

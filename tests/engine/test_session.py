@@ -12,8 +12,9 @@ from PIL import Image
 
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
-from saccade.engine.run import Run, write_json
+from saccade.engine.run import Run
 from saccade.engine.train import Stopped
+from saccade.files import write_json
 from saccade.recipes.recipe import change
 from tests.engine.classify_runs import PLAIN, At, fit, folder
 
@@ -76,6 +77,13 @@ def test_a_trained_backbone_starts_another(run, data, tmp_path):
         ({"model__name": "vit_tiny_patch16_224"}, "does not take images of 32 x 32"),
         ({"model__options": {"num_classes": 2}}, "comes from the images"),
         ({"model__options": {"in_chans": 1}}, "reads 1 channels, got 3"),
+        ({"model__options": {"global_pool": 0}}, r"options\.global_pool: .* a word such as avg"),
+        ({"model__options": {"global_pool": "none"}}, r"global_pool: one of 'avg'"),
+        ({"model__options": {"features_only": True}}, r"model\.options\.features_only: is set"),
+        ({"model__options": {"checkpoint_path": "x"}}, r"checkpoint_path: would fetch or open"),
+        ({"model__options": {"drop_path_rate": 33}}, r"drop_path_rate is a share"),
+        ({"model__drop_path": 33.0}, r"model\.drop_path: 0 to 0\.999, got 33"),
+        ({"schedule__shape": "poly", "schedule__end": -1.0}, r"schedule\.end: 0 to 1, got -1"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(changes, said, data, tmp_path):

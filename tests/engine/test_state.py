@@ -27,7 +27,7 @@ def test_a_checkpoint_fills_another_process(tmp_path):
     one, other = made(0), made(1)
     store = Checkpoints(tmp_path)
     TrainingState(*one, split=False).save(store, {"best": 3.0}, 7, None, Group())
-    state, torn = TrainingState(*other, split=False).load(store)
+    state, torn = TrainingState(*other, split=False).load(store, Group())
     assert (state["step"], state["best"], torn) == (7, 3.0, [])
     for mine, theirs in zip(one, other, strict=True):
         assert same(mine.state_dict(), theirs.state_dict()) is None

@@ -8,6 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import saccade
+from saccade import files
 from saccade.layers.sasa import StandAloneAttention
 from saccade.models import detr, retinanet, saved
 from saccade.models.describe import describe, timm_config
@@ -84,7 +85,7 @@ def test_a_failed_save_keeps_the_older_file(tmp_path, monkeypatch):
     def full(handle):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(saved.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         saccade.save(saccade.build("linglo_nano"), path)
     assert path.read_bytes() == before

@@ -1,6 +1,7 @@
 """The book: every recipe survives the disk, changes by dotted words, and says what it is for."""
 
 import json
+import re
 
 import pytest
 
@@ -97,3 +98,31 @@ def test_numbers_that_no_run_could_use_are_refused_at_once(change_):
 def test_a_list_is_asked_for_in_words():
     with pytest.raises(ValueError, match=r"augment.scale: wants a list of 2, such as \[0.5, 1\]"):
         override(book.find("scratch"), ["augment.scale=0.5"])
+
+
+@pytest.mark.parametrize("text", ["&a [*a]", "&a {k: *a}", "&a [1, [*a]]"])
+def test_a_value_that_contains_itself_is_refused(text):
+    with pytest.raises(ValueError, match=r"--set model\.options\.x: a value that contains itself"):
+        override(book.find("quick"), [f"model.options.x={text}"])
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "said"),
+    [
+        ("optim", "lr", "fast", "recipe: optim.lr wants a number, got 'fast'"),
+        ("optim", "name", "adamx", "recipe: optim.name wants one of adamw"),
+        ("loop", "batch", True, "recipe: loop.batch wants a whole number"),
+        ("loop", "batch", None, "recipe: loop.batch wants a whole number"),
+        ("schedule", "steps", 3, "recipe: schedule.steps wants a list"),
+        ("schedule", "end", -1, "schedule.end: 0 to 1, got -1"),
+        ("model", "options", [], "recipe: model.options wants"),
+        ("task", "kind", ["Classify"], "recipe: task of kind"),
+    ],
+)
+def test_a_value_of_another_type_in_a_file_is_refused(group, key, value, said):
+    plain = json.loads(json.dumps(to_plain(book.find("quick"))))
+    plain[group][key] = value
+    with pytest.raises(ValueError, match=re.escape(said)):
+        from_plain(plain)
+    with pytest.raises(ValueError, match=f"recipe: {group} is no group"):
+        from_plain({**plain, group: 3})

@@ -4,7 +4,8 @@ import json
 import math
 import random
 
-from saccade.engine.run import Run, write_json
+from saccade.engine.run import Run
+from saccade.files import write_json
 from saccade.recipes import book
 from saccade.recipes.recipe import override
 

@@ -2,7 +2,7 @@ import timm
 
 import saccade
 from saccade import tasks
-from saccade.engine.run import write_json
+from saccade.files import write_json
 from saccade.models import retinanet
 from saccade.report import model_card
 from tests.report.run_folders import written

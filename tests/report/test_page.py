@@ -2,7 +2,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from saccade.engine.run import write_json
+from saccade.files import write_json
 from saccade.report.page import page
 from saccade.report.summary import Summary
 from tests.report.run_folders import EPOCHS, written

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.engine.run import write_json
+from saccade.files import write_json
 from saccade.report.summary import Summary
 from tests.report.run_folders import EPOCHS, written
 

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from saccade.engine.run import write_json
+from saccade.files import write_json
 from saccade.recipes import book
 from saccade.recipes.recipe import override
 from saccade.report.summary import Summary, confused, differences, finite, flat, setting

@@ -31,7 +31,7 @@ from saccade.data import picture
 from saccade.data.boxes import coco
 from saccade.data.boxes.coco import Annotations, Findings
 from saccade.data.datasets import VALIDATION, Splits
-from saccade.data.images import Images, Strings
+from saccade.data.images import Images, Strings, size_of
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
 
@@ -97,6 +97,12 @@ class Boxes(Images):
 
     def name(self, i: int) -> str:
         return str(self.root / self.names[i])
+
+    def content(self, i: int) -> bytes:
+        return (self.root / self.names[i]).read_bytes()
+
+    def size(self, i: int) -> int:
+        return size_of(self.name(i))
 
     def parts(self) -> list[np.ndarray]:
         return [

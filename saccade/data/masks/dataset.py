@@ -27,7 +27,7 @@ from PIL import Image
 
 from saccade.data import picture
 from saccade.data.datasets import Splits, in_words, parted
-from saccade.data.images import Images, Strings, Unreadable
+from saccade.data.images import Images, Strings, Unreadable, size_of
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
 
@@ -99,6 +99,13 @@ class Masks(Images):
 
     def name(self, i: int) -> str:
         return str(self.root / self.images[i])
+
+    def content(self, i: int) -> bytes:
+        return b"".join((self.root / names[i]).read_bytes() for names in (self.images, self.masks))
+
+    def size(self, i: int) -> int:
+        image, mask = (size_of(str(self.root / s[i])) for s in (self.images, self.masks))
+        return image << 32 | mask & 0xFFFFFFFF  # one may grow by what the other shrinks
 
     def parts(self) -> list[np.ndarray]:
         strings = (self.images, self.masks)

@@ -60,8 +60,13 @@ class DamagedError(RuntimeError):
 def compiler() -> list[str]:
     """The C++ compiler as a command: $CXX, else what the system calls c++, g++ or clang++."""
     for command in filter(None, (os.environ.get("CXX"), "c++", "g++", "clang++")):
-        words = shlex.split(command)
-        if shutil.which(words[0]):
+        try:
+            words = shlex.split(command)
+        except ValueError as error:
+            raise NoCompilerError(
+                f"$CXX is no command ({error}): {command!r}; set it to a compiler, such as g++"
+            ) from None
+        if words and shutil.which(words[0]):
             return words
     raise NoCompilerError("no C++ compiler found (looked for $CXX, c++, g++, clang++)")
 

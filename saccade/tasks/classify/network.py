@@ -27,7 +27,7 @@ def build(recipe: Recipe, classes: int, options: dict[str, Any]) -> nn.Module:
             raise ValueError(f"model.options.{option}: {why}; leave it out")
     net: Any = _create(name, {"num_classes": classes, **options})
     if not isinstance(net, zoo.Classifier):
-        net.options = dict(own)  # what `save` needs to build it again
+        net.options = {k: v for k, v in own.items() if k != "pretrained"}  # what builds it again
     return net
 
 

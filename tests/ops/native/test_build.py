@@ -181,3 +181,11 @@ def test_the_seal_names_the_sources_and_any_change_breaks_it(tmp_path):
         path.write_bytes(content[:at])
         with pytest.raises(build.DamagedError):
             build.sealed(path)
+
+
+def test_a_compiler_that_is_no_command_is_named(monkeypatch):
+    monkeypatch.setenv("CXX", "g++ '-O2")
+    with pytest.raises(build.NoCompilerError, match=r"\$CXX is no command .* such as g\+\+"):
+        build.compiler()
+    monkeypatch.setenv("CXX", "  ")
+    assert build.compiler()[0] in ("c++", "g++", "clang++")

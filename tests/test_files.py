@@ -1,0 +1,64 @@
+"""A file is the old one or the new one, and what cannot be written is told with its disk."""
+
+import errno
+import os
+
+import pytest
+
+from saccade import files
+
+
+def test_a_file_is_replaced_and_leaves_nothing_beside_it(tmp_path):
+    path = tmp_path / "x.json"
+    files.write_json(path, {"a": 1})
+    files.write(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_file_and_folder_are_fsynced_in_this_order(tmp_path, monkeypatch):
+    acts, replace, sync = [], os.replace, os.fsync
+    monkeypatch.setattr(os, "replace", lambda *pair: acts.append("rename") or replace(*pair))
+
+    def fsync(handle):
+        acts.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files.write(tmp_path / "x", "content")
+    assert acts == ["file", "rename", "folder"]
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, r"the disk at '/.*' is full; make room, then try again"),
+        (errno.EDQUOT, r"the disk at '/.*' leaves you no more room"),
+        (errno.EFBIG, "larger than files may be"),
+        (errno.EACCES, "Permission denied"),
+    ],
+)
+def test_what_cannot_be_written_names_file_disk_and_cure(number, said, tmp_path, monkeypatch):
+    path = files.write(tmp_path / "x", "old")
+
+    def full(handle):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=said) as told:
+        files.write(path, "new")
+    assert str(path) in str(told.value)
+    assert "Errno" not in str(told.value)
+    assert told.value.errno == number
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_no_link_is_written_through(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    for name in ("x.part", "lines"):
+        (tmp_path / name).symlink_to(tmp_path / "mine")
+    files.write(tmp_path / "x", "new")
+    with pytest.raises(OSError, match=r"'.*lines': it is a symbolic link; remove the link"):
+        files.append(tmp_path / "lines", "more")
+    assert (tmp_path / "mine").read_text() == "mine"
