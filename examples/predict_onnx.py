@@ -10,11 +10,13 @@ import numpy as np
 import onnxruntime
 from PIL import Image, ImageOps
 
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "PPM")  # others may start programs
+
 
 def opened(path):
     """The picture as one sees it: upright, 8 bits a colour, transparent parts on white."""
     try:
-        photo = ImageOps.exif_transpose(Image.open(path))
+        photo = ImageOps.exif_transpose(Image.open(path, formats=FORMATS))
     except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
         sys.exit(f"{path!r} is no readable picture ({error})")
     if photo.mode.startswith("I"):  # 16 bits

@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 
 from saccade import view, weights
+from saccade.data import picture
 from saccade.data.picture import Unreadable, rgb, to_input
 from saccade.engine import session
 from saccade.engine.session import LoadedModel
@@ -231,12 +232,12 @@ def _packed(maps: np.ndarray) -> dict[str, Any]:
 def opened(content: bytes) -> Image.Image:
     """A picture that somebody sent; anything else is refused in a sentence."""
     try:
-        with Image.open(io.BytesIO(content)) as file:
+        with picture.opened(io.BytesIO(content), "what was sent", PIXELS) as file:
             W, H = file.size
-    except Exception as error:
+    except Unreadable as error:
+        if "pixels" in error.reason:
+            raise
         raise Unreadable("what was sent", "it is no picture; send a JPEG, PNG or WebP") from error
-    if W * H > PIXELS:
-        raise Unreadable("what was sent", f"{W} x {H} pixels, at most {PIXELS:,} are read")
     if min(W, H) < 2:
         raise Unreadable("what was sent", f"{W} x {H} pixels are too few")
     if max(W, H) > LONGEST * min(W, H):

@@ -13,7 +13,7 @@ about classes are kept here, once for all.
 """
 
 import csv
-import os
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from saccade.data import cifar, packaged, picture, shards, table
+from saccade.data import cifar, folder, packaged, shards, table
+from saccade.data.convert import layout
+from saccade.data.findings import no_files
 from saccade.data.images import Files, Images, Listing, Some, Unreadable
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
@@ -138,7 +140,8 @@ def _listing(place: Path) -> Listing:
         )
     if table.is_table(place):
         return table.listing(place)
-    if tars := sorted(place.glob("*.tar*")):
+    tars = sorted(place.glob("*.tar*"))
+    if any(path.is_file() for path in tars):
         return shards.listing(place, tars)
     return _folders(place)
 
@@ -147,15 +150,18 @@ def _listing(place: Path) -> Listing:
 
 
 def _folders(place: Path) -> Listing:
-    inside = {folder.name: folder for folder in _subfolders(place)}
+    if advice := layout.advice(place):
+        raise ValueError(advice)
+    inside = {part.name: part for part in _subfolders(place)}
     if not inside and not any(place.iterdir()):
         raise ValueError(f"{str(place)!r} is empty; put a folder of images for each class there")
     split = {
         name for name in ("train", *VALIDATION) if name in inside and _subfolders(inside[name])
     }
     val = next((name for name in VALIDATION if name in split), None)
+    others: list[str] = []
     train, empty = (
-        _classes(place, "train" if "train" in split else "")
+        _classes(place, "train" if "train" in split else "", others)
         if ("train" in split or not split)
         else ([], [])
     )
@@ -164,9 +170,12 @@ def _folders(place: Path) -> Listing:
     return Listing(
         what=place.resolve().name,
         train=train,
-        val=_classes(place, val)[0] if val else None,
+        val=_classes(place, val, others)[0] if val else None,
         make=lambda items, labels, classes: Files(place, items, labels, classes),
-        warnings=[f"no training images in {_listed(empty)}"] if empty else [],
+        warnings=[
+            *([f"no training images in {_listed(empty)}"] if empty else []),
+            *no_files(others),
+        ],
     )
 
 
@@ -174,34 +183,34 @@ def _subfolders(place: Path) -> list[Path]:
     return sorted(p for p in place.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _classes(place: Path, split: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Names of a split's picture files with their classes, in order, and classes without any."""
+def _classes(place: Path, split: str, others: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Names of a split's picture files with their classes, in order, and classes without any.
+
+    What is no file is added to `others`.
+    """
     pairs, empty = [], []
-    for folder in _subfolders(place / split):
-        names = []
-        for at, inside, files in os.walk(folder, followlinks=True):
-            inside[:] = [name for name in inside if not _circular(os.path.join(at, name))]
-            inner = os.path.relpath(at, place)
-            names += [os.path.join(inner, name) for name in files if picture.is_one(name)]
-        pairs += [(name, folder.name) for name in sorted(names)]
+    for inside in _subfolders(place / split):
+        inner = f"{split}/{inside.name}" if split else inside.name
+        names, odd = folder.contents(inside, links=True)
+        pairs += [(f"{inner}/{name}", inside.name) for name in names]
+        others += [f"{inner}/{name}" for name in odd]
         if not names:
-            empty.append(folder.name)
+            empty.append(inside.name)
     return pairs, empty
-
-
-def _circular(path: str) -> bool:
-    """Whether a link leads back to a folder that it lies in."""
-    if not os.path.islink(path):
-        return False
-    here, there = os.path.realpath(os.path.dirname(path)), os.path.realpath(path)
-    return os.path.commonpath([here, there]) == there
 
 
 # -- a csv file -----------------------------------------------------------------------------
 
 
 def _manifest(place: Path) -> Listing:
-    with place.open(newline="", encoding="utf-8-sig") as file:
+    try:
+        return _listed_in(place)
+    except csv.Error as error:
+        raise ValueError(f"{str(place)!r} is no csv file: {error}") from error
+
+
+def _listed_in(place: Path) -> Listing:
+    with io.StringIO(folder.text(place), newline="") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
         columns = [name.strip() for name in rows.fieldnames or ()]
         for wanted in ("path", "label"):

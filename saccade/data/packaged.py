@@ -9,6 +9,8 @@ Packages are looked up and their files read; nothing of them is imported.
 
 import gzip
 import importlib.util
+import math
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +65,11 @@ def idx(folder: Path, classes: list[str] | None = None) -> tuple[Images, Images]
     arrays = []
     for split in ("train", "t10k"):
         pixels, labels = (_idx(folder / name.format(split)) for name in IDX)
+        if pixels.ndim != 3 or labels.ndim != 1 or not pixels.size:
+            raise ValueError(
+                f"{str(folder)!r}: {split} wants N H W pixels and N labels, got "
+                f"{list(pixels.shape)} and {list(labels.shape)}; get the whole set"
+            )
         if len(pixels) != len(labels):
             raise ValueError(f"{folder}: {len(pixels)} {split} images but {len(labels)} labels")
         names = classes or [str(label) for label in range(int(labels.max()) + 1)]
@@ -75,12 +82,18 @@ def _idx(path: Path) -> UInt8[np.ndarray, "..."]:
     zipped = path.with_name(path.name + ".gz")
     if not path.is_file() and not zipped.is_file():
         raise FileNotFoundError(f"no file {str(path)!r}, also not with .gz; get the whole set")
-    content = path.read_bytes() if path.is_file() else gzip.decompress(zipped.read_bytes())
-    dims = content[3] if content[:3] == b"\0\0\x08" else 0
-    shape = np.frombuffer(content, ">u4", dims, offset=4).astype(int)
+    broken = ValueError(f"{str(path)!r} is no whole idx file of bytes; get it again")
+    try:
+        content = path.read_bytes() if path.is_file() else gzip.decompress(zipped.read_bytes())
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise broken from error
+    dims = content[3] if len(content) > 3 and content[:3] == b"\0\0\x08" else 0
+    if not dims or len(content) < 4 + 4 * dims:
+        raise broken
+    shape = np.frombuffer(content, ">u4", dims, offset=4).tolist()
     values = np.frombuffer(content, np.uint8, offset=4 + 4 * dims)
-    if not dims or values.size != shape.prod():
-        raise ValueError(f"{str(path)!r} is no whole idx file of bytes; get it again")
+    if values.size != math.prod(shape):
+        raise broken
     return values.reshape(shape)
 
 

@@ -1,7 +1,13 @@
-"""One picture, from disk or from memory: upright and in RGB, and as a model wants it."""
+"""One picture, from disk or from memory: upright and in RGB, and as a model wants it.
 
+Every picture is opened by `opened`, which asks the decoders of FORMATS and no other, by what the
+file holds and not by its name. Pillow knows many more, some of which start other programs.
+"""
+
+import functools
 import io
 import os
+import stat
 import warnings
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -15,6 +21,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 MOST = 100_000_000  # pixels; beyond this a file is a bomb or a mistake
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "PPM")
 LARGE = 2**24  # pixels of a picture that is drawn
 PHOTOS = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".avif")
 ENDINGS = (*PHOTOS, ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
@@ -31,9 +38,16 @@ class Unreadable(ValueError):  # noqa: N818 (a finding about a picture)
         return f"{self.name!r} is no readable picture ({self.reason})"
 
 
-def is_one(name: str) -> bool:
+def is_one(name: str, endings: Sequence[str] = ENDINGS) -> bool:
     """Whether a file is a picture by its name; hidden files belong to other programs."""
-    return os.path.splitext(name)[1].lower() in ENDINGS and not name.startswith(".")
+    return os.path.splitext(name)[1].lower() in endings and not name.startswith(".")
+
+
+@functools.cache
+def formats() -> tuple[str, ...]:
+    """The formats that are read: those of FORMATS that Pillow was built with."""
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 class Size(NamedTuple):
@@ -46,9 +60,9 @@ class Size(NamedTuple):
 def size(path: str | Path) -> Size | None:
     """The size of a picture, read from the head of its file; None if that cannot be read."""
     try:
-        with warnings.catch_warnings(), Image.open(_quietly(path)) as file:
+        with opened(path, str(path)) as file:
             return Size(file.size, file.size[::-1] if _sideways(file) else file.size)
-    except Exception:  # a decoder of a broken file raises whatever it stumbles over
+    except Unreadable:
         return None
 
 
@@ -57,20 +71,29 @@ def _sideways(file: Image.Image) -> bool:
 
 
 @contextmanager
-def opened(source: str | Path | io.BytesIO, name: str) -> Generator[Image.Image]:
+def opened(
+    source: str | Path | io.BytesIO, name: str, most: int | None = None
+) -> Generator[Image.Image]:
     """A picture's file, opened; one that is broken or too large raises `Unreadable`."""
+    most = MOST if most is None else most
     try:
-        with warnings.catch_warnings(), Image.open(_quietly(source)) as file:
-            W, H = file.size
-            if W * H > MOST:
-                raise Unreadable(name, f"{W} x {H} pixels, at most {MOST:,} are read")
-            yield file
+        if not isinstance(source, io.BytesIO) and not stat.S_ISREG(os.stat(source).st_mode):
+            raise Unreadable(name, "it is no ordinary file")  # a FIFO would be waited for
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd metadata and large sizes are judged here
+            with Image.open(source, formats=formats()) as file:
+                W, H = file.size
+                if W * H > most:
+                    raise Unreadable(name, f"{W} x {H} pixels, at most {most:,} are read")
+                yield file
     except Unreadable:
         raise
     except FileNotFoundError as error:
         raise Unreadable(name, "there is no such file") from error
     except UnidentifiedImageError as error:
-        raise Unreadable(name, "of no format that is known") from error
+        raise Unreadable(name, f"of no format that is read: {', '.join(formats())}") from error
+    except Image.DecompressionBombError as error:  # before its size is known here
+        raise Unreadable(name, f"far too many pixels, at most {most:,} are read") from error
     except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
         raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 
@@ -89,11 +112,6 @@ def rgb(
             return _converted(file)
         ImageOps.exif_transpose(file, in_place=True)
         return _converted(file)
-
-
-def _quietly(source: str | Path | io.BytesIO) -> str | Path | io.BytesIO:
-    warnings.simplefilter("ignore")  # odd metadata and large sizes are judged here, not told
-    return source
 
 
 def _converted(file: Image.Image) -> Image.Image:

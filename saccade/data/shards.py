@@ -17,9 +17,11 @@ import numpy as np
 from PIL import Image
 
 from saccade.data import picture
+from saccade.data.findings import no_files
 from saccade.data.images import Images, Listing, Strings
 
 TRAIN = re.compile(r"(^|[-_])train(ing)?([-_]|\.)", re.IGNORECASE)
+OCTAL = re.compile(rb"[0-7]+")
 VAL = re.compile(r"(^|[-_])(val|valid|validation|test)([-_]|\.)", re.IGNORECASE)
 
 
@@ -68,11 +70,12 @@ class Shards(Images):
 
 def listing(place: Path, tars: Sequence[Path]) -> Listing:
     """What lies in a folder's shards."""
+    warnings = no_files([path.name for path in tars if not path.is_file()])
+    tars = [path for path in tars if path.is_file()]
     packed = [path for path in tars if path.suffix != ".tar"]
     if packed:
         raise ValueError(f"{str(packed[0])!r} is compressed, which allows no random access; unpack")
     paths = [path for path in tars if TRAIN.search(path.name) or VAL.search(path.name)]
-    warnings: list[str] = []
     parts: dict[bool, list[tuple[Member, str]]] = {True: [], False: []}
     for number, path in enumerate(paths):
         parts[bool(TRAIN.search(path.name))] += _members(number, path, warnings)
@@ -153,7 +156,7 @@ def _plain(file: int, end: int) -> Iterator[Place]:
         if not head.strip(b"\0"):
             return
         kind, size = head[156:157], head[124:136].strip(b" \0")
-        if len(head) < 512 or head[257:262] != b"ustar" or not size.isdigit():
+        if len(head) < 512 or head[257:262] != b"ustar" or not OCTAL.fullmatch(size):
             raise _Odd
         start, size = at + 512, int(size, 8)
         at = start + -(-size // 512) * 512
@@ -176,7 +179,7 @@ def _label(ending: str, content: bytes) -> str:
     if ending == ".json":
         try:
             value = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ""
         value = value if isinstance(value, dict) else {"label": value}
         text = next((str(value[k]) for k in ("label", "cls", "class") if k in value), "")

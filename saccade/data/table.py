@@ -8,6 +8,7 @@ import numpy as np
 from PIL import Image
 
 from saccade.data import picture
+from saccade.data.folder import Inside
 from saccade.data.images import Images, Listing
 
 SPLITS = ("validation", "val", "valid", "test")
@@ -24,7 +25,9 @@ class Table(Images):
         chosen: list[int],
         labels: list[int],
         classes: list[str],
+        inside: Inside | None = None,
     ):
+        self.inside = inside
         self.title, self.rows, self.column = title, rows, column
         self.chosen = np.asarray(chosen, np.int64)
         self.labels, self.classes = np.asarray(labels, np.int64), classes
@@ -37,9 +40,12 @@ class Table(Images):
             raise picture.Unreadable(name, str(error)) from error
         if cell is None:
             raise picture.Unreadable(name, "the cell is empty")
-        content = cell["bytes"]
-        source = io.BytesIO(content) if content is not None else cell["path"]
-        return picture.rgb(source, name), int(self.labels[i])
+        content, path = cell["bytes"], cell["path"]
+        if content is not None:
+            return picture.rgb(io.BytesIO(content), name), int(self.labels[i])
+        if self.inside is not None and not self.inside(path):
+            raise picture.Unreadable(name, f"{path!r} lies outside of the data folder")
+        return picture.rgb(path, name), int(self.labels[i])
 
     def name(self, i: int) -> str:
         return f"{self.title} row {self.chosen[i]}"
@@ -61,7 +67,13 @@ def listing(place: Path) -> Listing:
         raise ImportError(
             f"{str(place)!r} is a Hugging Face dataset; reading it needs: pip install datasets"
         ) from error
-    loaded = datasets.load_from_disk(str(place))
+    try:
+        loaded = datasets.load_from_disk(str(place))
+    except Exception as error:  # of a damaged one: whatever pyarrow stumbles over
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ValueError(
+            f"{str(place)!r}: this Hugging Face dataset cannot be read ({why}); write it anew"
+        ) from error
     parts = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     if "train" not in parts:
         raise ValueError(f"{str(place)!r} has no split 'train', only {', '.join(parts)}; add one")
@@ -86,7 +98,7 @@ def listing(place: Path) -> Listing:
     def make(items: list[tuple[str, int]], labels: list[int], classes: list[str]) -> Images:
         k = items[0][0]
         rows = [i for _, i in items]
-        return Table(f"{place.name} {k}", raw[k], image, rows, labels, classes)
+        return Table(f"{place.name} {k}", raw[k], image, rows, labels, classes, Inside(place))
 
     what = place.resolve().name
     return Listing(what, splits["train"], splits.get(split), make, order=names, warnings=warnings)

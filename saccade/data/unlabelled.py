@@ -3,18 +3,21 @@
 FOLDER/train/**/*.jpg, FOLDER/val/**/*.jpg     or FOLDER/**/*.jpg, part of it held out
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from saccade.data import picture
+from saccade.data import folder
 from saccade.data.datasets import VALIDATION, Splits, in_words, parted
+from saccade.data.findings import no_files
 from saccade.data.images import Files
 from saccade.recipes.recipe import Data
 
 
 class Pictures(Files):
     """Picture files below a folder; what they show does not matter."""
+
+    warnings: tuple[str, ...] = ()
+    """What is odd about the folder, in sentences."""
 
     def __init__(self, root: Path, names: Sequence[str]):
         super().__init__(root, names, [0] * len(names), [])
@@ -26,16 +29,20 @@ class Pictures(Files):
 def find(path: str, data: Data, seed: int = 0) -> Splits:
     """The pictures at a path; those of a val folder, or else some held out, to validate on."""
     place = _folder(path)
+    warnings: list[str] = []
     train = _below(place, "train") if (place / "train").is_dir() else None
     val = next((_below(place, name) for name in VALIDATION if (place / name).is_dir()), None)
     final = val if data.tune and train is not None else None
     if train is None or val is None or final is not None:
-        train, val = _held_out(train or _below(place), data.holdout, seed)
+        train = train or _below(place)
+        warnings += train.warnings
+        train, val = _held_out(train, data.holdout, seed)
     for part, what in ((train, "train"), (val, "validate")):
         if not len(part):
             raise ValueError(f"{path!r}: no picture to {what} on")
     about = in_words(place.resolve().name, train, val, final)
-    return Splits(train, val, [], about, final=final)
+    warnings += [*train.warnings, *val.warnings, *(final.warnings if final else ())]
+    return Splits(train, val, [], about, warnings, final=final)
 
 
 def every(path: str) -> Pictures:
@@ -55,11 +62,10 @@ def _folder(path: str) -> Path:
 
 
 def _below(place: Path, inside: str = "") -> Pictures:
-    names = []
-    for at, _, files in os.walk(place / inside):
-        inner = os.path.relpath(at, place)
-        names += [os.path.join(inner, name) for name in files if picture.is_one(name)]
-    return Pictures(place, sorted(os.path.normpath(name) for name in names))
+    names, others = folder.contents(place / inside)
+    images = Pictures(place, [str(Path(inside, name)) for name in names])
+    images.warnings = tuple(no_files(others))
+    return images
 
 
 def _held_out(images: Pictures, share: float, seed: int) -> tuple[Pictures, Pictures]:

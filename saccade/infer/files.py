@@ -1,12 +1,14 @@
 """Which picture files the words on a command line mean, and names for what is written of them."""
 
 import glob
+import logging
 import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from saccade.data.picture import is_one
+from saccade.data import folder
+from saccade.data.findings import no_files
 
 STDIN = "-"  # the word for a list of files on stdin
 
@@ -48,11 +50,14 @@ def pictures(word: str, command: str, out: Path | None = None) -> list[Path]:
     if path.is_dir():
         results = out.resolve() if out is not None else None
         inside = results is not None and path.resolve() in results.parents
+        names, others = folder.contents(path)
+        for sentence in no_files(others):
+            logging.getLogger("saccade").warning("%s: %s: %s", command, word, sentence)
         files = sorted(
             (
                 p
-                for p in path.rglob("*")
-                if is_one(p.name) and not (inside and results in p.resolve().parents)
+                for p in (path / name for name in names)
+                if not (inside and results in p.resolve().parents)
             ),
             key=_in_order,
         )

@@ -21,6 +21,7 @@ from saccade.recipes.recipe import Recipe
 from saccade.tasks.figures import formatted, label_of
 
 Line = dict[str, Any]
+POINTS = 4000  # of a curve that is drawn; more cannot be told apart
 
 
 class Picture(NamedTuple):
@@ -93,8 +94,8 @@ class Summary:
 
     @cached_property
     def steps(self) -> list[Line]:
-        """The training loss and the rate along the way."""
-        return once(self.run.lines("steps.jsonl"))
+        """The training loss and the rate along the way; of a long run, evenly spaced lines."""
+        return once(thinned(self.run.folder / "steps.jsonl"))
 
     @property
     def per_epoch(self) -> float:
@@ -264,6 +265,26 @@ def once(lines: list[Line]) -> list[Line]:
     """The lines in the order of their steps, of each step the last one written."""
     by_step = {line["step"]: line for line in lines if isinstance(line, dict) and "step" in line}
     return [by_step[step] for step in sorted(by_step)]
+
+
+def thinned(path: Path, most: int = POINTS) -> list[Line]:
+    """At most `most` lines of a file, evenly spaced, and the last one.
+
+    A report is drawn while the run trains: what it takes must not grow with the run.
+    """
+    lines: list[Line] = []
+    last, stride = None, 1
+    try:
+        with path.open() as file:
+            for n, text in enumerate(file):
+                last = json.loads(text)
+                if n % stride == 0:
+                    lines.append(last)
+                if len(lines) > most:
+                    lines, stride = lines[::2], 2 * stride
+    except (OSError, ValueError):  # none yet, or a last line that is incomplete
+        pass
+    return lines if last is None or lines[-1:] == [last] else [*lines, last]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ Reporter()(run)   after every evaluation: cheap, and never able to stop a run
 write(summary)    all of it, now
 """
 
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -49,6 +50,7 @@ class Reporter:
             if not summary.finished and now - self.began < self.took / SHARE:
                 return []
             sentences = write(summary).sentences
+            gc.collect()  # a drawing refers to itself, and would stay for thousands of steps
             self.began, self.took = now, time.monotonic() - now
             return sentences if summary.finished else []
         except Exception as error:  # a report must never stop a run

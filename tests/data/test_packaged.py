@@ -111,3 +111,16 @@ def test_idx_files_that_cannot_be_used(tmp_path):
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x01\0\0\0\x09ab")
     with pytest.raises(ValueError, match="is no whole idx file of bytes; get it again"):
         find(str(tmp_path), Data())
+    whole = b"\0\0\x08\x01\0\0\0\x04abcd"
+    for content in (b"", b"\0\0\x08", b"\0\0\x08\xff\0\0", whole[:-1], whole + b"a"):
+        (tmp_path / "train-labels-idx1-ubyte").write_bytes(content)
+        with pytest.raises(ValueError, match="is no whole idx file of bytes; get it again"):
+            find(str(tmp_path), Data())
+    (tmp_path / "train-labels-idx1-ubyte").write_bytes(b"\0\0\x08\x02\0\0\0\x04\0\0\0\x01abcd")
+    with pytest.raises(ValueError, match="wants N H W pixels and N labels"):
+        find(str(tmp_path), Data())
+    (tmp_path / "train-labels-idx1-ubyte").unlink()
+    for content in (b"no gzip", gzip.compress(whole)[:-9]):
+        (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(content)
+        with pytest.raises(ValueError, match="is no whole idx file of bytes; get it again"):
+            find(str(tmp_path), Data())

@@ -1,7 +1,8 @@
 """A COCO json as compact arrays, and all that is odd about it.
 
 Nothing odd stops the reading and nothing is dropped in silence: each oddity is a line of the
-`Findings`, under what was done about it. Only a file that is no COCO json at all is refused.
+`Findings`, under what was done about it. Refused is only what is no COCO json at all, a picture
+outside of the data folder, and a file whose boxes are written in another way than COCO's.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import gc
 import json
 import math
 import os
+from array import array
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,11 +20,15 @@ import numpy as np
 from jaxtyping import Bool, Float, Integer
 
 from saccade.data import picture
+from saccade.data.boxes.convention import refuse_other
+from saccade.data.findings import Findings, note
+from saccade.data.folder import Inside
 
-Findings = dict[str, list[str]]
 MOST = 1e9  # pixels
 SLACK = 0.01  # pixels; two printed digits may round a box beyond the border, and none is as thin
 NUMBERS = frozenset((int, float))
+NO_NUMBERS = "boxes that are no four numbers (left out)"
+NOT_FINITE = "boxes that are not finite (left out)"
 
 
 @dataclass
@@ -48,14 +54,6 @@ class Annotations:
     findings: Findings = field(default_factory=dict)
 
 
-def sentences_about(findings: Findings, what: str) -> list[str]:
-    """One sentence for each kind of finding: how many there are, and an example."""
-    return [
-        f"{what}{': ' if what else ''}{len(lines)} {kind}, such as {lines[0]}"
-        for kind, lines in findings.items()
-    ]
-
-
 def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
     """What a json says of the pictures that lie in one of the folders."""
     with _uncollected():
@@ -78,7 +76,7 @@ def _read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
     images, annotations, categories = _lists(path)
     findings: Findings = {}
     numbers, classes, ids = _categories(categories, findings)
-    listed = _images(images, root, folders, findings)
+    listed = _images(images, root, folders, findings, f"{str(path)!r}")
     if images and not listed.names:
         looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
         raise FileNotFoundError(
@@ -86,11 +84,8 @@ def _read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
             f"{_file_name(images[0])!r}; looked in {looked}"
         )
     boxes = _boxes(annotations, listed, numbers, findings)
+    _check_convention(path, boxes, listed)
     return _sorted(listed, boxes, classes, ids, findings)
-
-
-def _note(findings: Findings, kind: str, line: str) -> None:
-    findings.setdefault(kind, []).append(line)
 
 
 # -- the file -------------------------------------------------------------------------------
@@ -146,12 +141,12 @@ def _categories(
     for row in rows:
         key, name = _key(row.get("id")), row.get("name")
         if not isinstance(key, int):
-            _note(findings, "categories without a whole number as id (left out)", repr(name))
+            note(findings, "categories without a whole number as id (left out)", repr(name))
         elif key in names:
-            _note(findings, "category ids listed twice (the first kept)", f"{key} ({name!r})")
+            note(findings, "category ids listed twice (the first kept)", f"{key} ({name!r})")
         else:
-            if not isinstance(name, str) or not name:
-                _note(findings, "categories without a name (called by their id)", str(key))
+            if not isinstance(name, str) or not name or not _is_text(name):
+                note(findings, "categories without a name (called by their id)", str(key))
                 name = str(key)
             names[key] = name
     numbers: dict[Any, int] = {}
@@ -160,12 +155,21 @@ def _categories(
     for key in sorted(names):
         name = names[key]
         if name in classes:
-            _note(findings, "category names listed twice (made one class)", f"{name!r} ({key})")
+            note(findings, "category names listed twice (made one class)", f"{name!r} ({key})")
         else:
             classes.append(name)
             ids.append(key)
         numbers[key] = classes.index(name)
     return numbers, classes, ids
+
+
+def _is_text(name: str) -> bool:
+    """Whether it can be printed: half of a pair of surrogates cannot."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 # -- images ---------------------------------------------------------------------------------
@@ -181,32 +185,38 @@ class _Listed:
 
 
 def _images(
-    rows: list[dict[str, Any]], root: Path, folders: Sequence[Path], findings: Findings
+    rows: list[dict[str, Any]],
+    root: Path,
+    folders: Sequence[Path],
+    findings: Findings,
+    where: str,
 ) -> _Listed:
-    listed, places, known = _Listed(), list(folders), set()
+    listed, places, known, inside = _Listed(), list(folders), set(), Inside(root)
     keys = [_key(row.get("id")) for row in rows]
-    fresh = 1 + max((key for key in keys if isinstance(key, int)), default=0)
+    fresh = 1 + max((key for key in keys if isinstance(key, int) and key < 2**62), default=0)
     for row, key in zip(rows, keys, strict=True):
         name = _file_name(row)
         if key is None:
-            _note(findings, "images without an id (left out)", repr(name))
+            note(findings, "images without an id (left out)", repr(name))
             continue
         if key in listed.numbers:
-            _note(findings, "image ids listed twice (the first kept)", f"{key} ({name})")
+            note(findings, "image ids listed twice (the first kept)", f"{key} ({name})")
             continue
         listed.numbers[key] = -1
         if not name:
-            _note(findings, "images without a file name (left out)", str(key))
+            note(findings, "images without a file name (left out)", str(key))
             continue
         path = _existing_name(name, places)
         if path is None:
-            _note(findings, "pictures not found (left out with their boxes)", name)
+            note(findings, "pictures not found (left out with their boxes)", name)
             continue
+        if not inside(path):
+            raise inside.refuse(name, where)
         if path in known:
-            _note(findings, "pictures listed under two ids (both kept)", name)
+            note(findings, "pictures listed under two ids (both kept)", name)
         known.add(path)
         if isinstance(key, str):
-            _note(findings, "image ids that are no whole numbers (numbered anew)", key)
+            note(findings, "image ids that are no whole numbers (numbered anew)", key)
         listed.numbers[key] = len(listed.names)
         listed.keys.append(key if isinstance(key, int) else fresh)
         fresh += isinstance(key, str)
@@ -214,20 +224,20 @@ def _images(
         size = _whole(row.get("width")), _whole(row.get("height"))
         if not all(size):
             kind = "images without width and height (taken from the file)"
-            _note(findings, kind, name)
+            note(findings, kind, name)
             size = _measured(path)
         listed.sizes.append(size)
     return listed
 
 
 def _key(value: Any) -> int | str | None:
-    """An id; some programs write whole numbers as 1.0 or "1"."""
-    if type(value) is int:
-        return value
+    """An id; some programs write whole numbers as 1.0 or "1". One beyond 64 bits stays a word."""
     if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, str) and value.isascii() and value.isdigit():
-        return int(value)
+        value = int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if type(value) is int and not -(2**63) <= value < 2**63:
+        return str(value)
     return value if isinstance(value, int | str) else None
 
 
@@ -247,7 +257,7 @@ def _existing_name(name: str, folders: list[Path]) -> str | None:
 
 
 def _whole(value: Any) -> int:
-    number = isinstance(value, int | float) and math.isfinite(value) and value >= 1
+    number = type(value) in NUMBERS and 1 <= value <= MOST
     return int(value) if number else 0
 
 
@@ -267,6 +277,10 @@ class _Rows:
     box: list[tuple[float, float, float, float]] = field(default_factory=list)
     crowd: list[bool] = field(default_factory=list)
     area: list[float] = field(default_factory=list)
+    written: array = field(default_factory=lambda: array("d"))
+    """x y w h and the area of every box of some width and height, as the file has them."""
+    written_in: list[int] = field(default_factory=list)
+    """The image of each of these."""
 
 
 def _boxes(
@@ -281,16 +295,20 @@ def _boxes(
         label = numbers.get(_key(row.get("category_id")))
         if at is None or at < 0 or label is None:
             kind, why = _homeless(row, at)
-            _note(findings, kind, f"{_called(key, n)} ({why})")
+            note(findings, kind, f"{_called(key, n)} ({why})")
             continue
         box, kind = _box(row.get("bbox"), listed.sizes[at])
+        if kind not in (NO_NUMBERS, NOT_FINITE) and min(row["bbox"][2:]) > 0:
+            rows.written.extend(row["bbox"])
+            rows.written.append(_area(row.get("area"), math.nan))
+            rows.written_in.append(at)
         if kind:
             name, (W, H) = os.path.basename(listed.names[at]), listed.sizes[at]
-            _note(findings, kind, f"{_called(key, n)} of {name} ({row.get('bbox')} in {W} x {H})")
+            note(findings, kind, f"{_called(key, n)} of {name} ({row.get('bbox')} in {W} x {H})")
         if box is None:
             continue
         if key is not None and key in used:
-            _note(findings, "annotation ids used twice (both boxes kept)", _called(key, n))
+            note(findings, "annotation ids used twice (both boxes kept)", _called(key, n))
         used.add(key)
         rows.image.append(at)
         rows.label.append(label)
@@ -298,9 +316,9 @@ def _boxes(
         crowd = row.get("iscrowd")
         if crowd is not None and _key(crowd) not in (0, 1):
             kind = "boxes whose iscrowd is neither 0 nor 1 (taken for 0)"
-            _note(findings, kind, f"{_called(key, n)} ({crowd!r})")
+            note(findings, kind, f"{_called(key, n)} ({crowd!r})")
         rows.crowd.append(_key(crowd) == 1)
-        rows.area.append(_area(row.get("area"), box))
+        rows.area.append(_area(row.get("area"), (box[2] - box[0]) * (box[3] - box[1])))
     return rows
 
 
@@ -322,10 +340,10 @@ def _called(key: Any, n: int) -> str:
 def _box(bbox: Any, size: tuple[int, int]) -> tuple[tuple[float, float, float, float] | None, str]:
     """Corners of x y w h, inside the image, or None; and what is odd about it."""
     if not isinstance(bbox, list) or len(bbox) != 4 or not NUMBERS.issuperset(map(type, bbox)):
-        return None, "boxes that are no four numbers (left out)"
+        return None, NO_NUMBERS
     x, y, w, h = bbox
     if not (abs(x) < MOST and abs(y) < MOST and abs(w) < MOST and abs(h) < MOST):  # NaN is not
-        return None, "boxes that are not finite (left out)"
+        return None, NOT_FINITE
     if w < SLACK or h < SLACK:
         return None, "boxes without width or height (left out)"
     W, H = size if all(size) else (math.inf, math.inf)
@@ -337,10 +355,14 @@ def _box(bbox: Any, size: tuple[int, int]) -> tuple[tuple[float, float, float, f
     return (float(x0), float(y0), float(x1), float(y1)), kind
 
 
-def _area(value: Any, box: tuple[float, float, float, float]) -> float:
-    if type(value) in NUMBERS and 0 <= value < math.inf:
-        return float(value)
-    return (box[2] - box[0]) * (box[3] - box[1])
+def _area(value: Any, otherwise: float) -> float:
+    return float(value) if type(value) in NUMBERS and 0 <= value <= MOST**2 else otherwise
+
+
+def _check_convention(path: Path, rows: _Rows, listed: _Listed) -> None:
+    written = np.asarray(rows.written, np.float64).reshape(-1, 5)
+    sizes = np.asarray(listed.sizes, np.float64).reshape(-1, 2)[rows.written_in]
+    refuse_other(f"{str(path)!r}", written[:, :4], sizes, written[:, 4])
 
 
 def _sorted(

@@ -29,8 +29,11 @@ from PIL import Image
 
 from saccade.data import picture
 from saccade.data.boxes import coco
-from saccade.data.boxes.coco import Annotations, Findings
+from saccade.data.boxes.coco import Annotations
+from saccade.data.convert import layout as foreign
+from saccade.data.convert.layout import files
 from saccade.data.datasets import VALIDATION, Splits
+from saccade.data.findings import Findings, note, sentences_about
 from saccade.data.images import Images, Strings, size_of
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
@@ -39,7 +42,7 @@ KNOWN = (
     "annotations/instances_train.json and images/train, train/_annotations.coco.json, "
     "or one COCO json with its pictures beside it"
 )
-FOREIGN = ("labels", "Annotations", "data.yaml")  # YOLO's and VOC's, which can be converted
+FOREIGN = ("labels", "Annotations", "data.yaml")  # YOLO's and VOC's, even if half is missing
 LOOKED_AT = 20_000  # pictures whose size is compared with the json's, evenly spread
 
 
@@ -61,7 +64,7 @@ class Boxes(Images):
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is odd about the set, in sentences."""
-        return *self.layout_warnings, *coco.sentences_about(self.findings, "")
+        return *self.layout_warnings, *sentences_about(self.findings, "")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -162,7 +165,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
             f"{layout.what}: {len(train)} images to train on, but not one usable box "
             f"({_first_finding(train.findings)})"
         )
-    warnings = [*layout.warnings, *coco.sentences_about(train.findings, "train")]
+    warnings = [*layout.warnings, *sentences_about(train.findings, "train")]
     final = None
     if layout.val is None:
         train, val = hold_out(train, data.holdout, seed)
@@ -173,7 +176,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
                 f"{layout.what}: {len(val)} images to validate on, but not one usable box; add "
                 "some, or remove the set to have data.holdout of the training images held out"
             )
-        warnings += coco.sentences_about(val.findings, "val")
+        warnings += sentences_about(val.findings, "val")
         warnings += _in_both(train, val)
         if data.tune:
             final = val
@@ -299,7 +302,7 @@ def _layout(place: Path) -> _Layout:
     for layout in (_instances(place, what), _roboflow(place, what)):
         if layout is not None:
             return layout
-    jsons = [p for folder in (place, place / "annotations") for p in sorted(folder.glob("*.json"))]
+    jsons = [p for part in (place, place / "annotations") for p in files(part, "*.json")]
     if len(jsons) == 1:
         return _Layout(what, _alone(jsons[0]), None)
     if jsons:
@@ -309,11 +312,10 @@ def _layout(place: Path) -> _Layout:
         )
     if not any(place.iterdir()):
         raise ValueError(f"{str(place)!r} is empty; wanted: {KNOWN}")
+    if advice := foreign.advice(place, deep=True):
+        raise ValueError(advice)
     if any((place / name).exists() for name in FOREIGN) or any(place.glob("*/labels")):
-        raise ValueError(
-            f"{str(place)!r} looks like YOLO's or VOC's layout: saccade convert {place} OUT makes "
-            "a COCO set of it"
-        )
+        raise ValueError(foreign.convert_first(place))
     raise ValueError(f"no COCO json in {str(place)!r}; wanted: {KNOWN}")
 
 
@@ -327,19 +329,19 @@ def _alone(json: Path) -> _Source:
 
 def _instances(place: Path, what: str) -> _Layout | None:
     """annotations/instances_SPLIT.json, perhaps with a year; of two years the later."""
-    files: dict[str, list[tuple[str, Path]]] = {}
-    for json in sorted((place / "annotations").glob("instances_*.json")):
+    jsons: dict[str, list[tuple[str, Path]]] = {}
+    for json in files(place / "annotations", "instances_*.json"):
         named = re.fullmatch(rf"instances_(train|{'|'.join(VALIDATION)})(\d*)", json.stem)
         if named:
-            files.setdefault(named[1], []).append((named[2], json))
-    if not files:
+            jsons.setdefault(named[1], []).append((named[2], json))
+    if not jsons:
         return None
     warnings = []
     chosen: dict[str, _Source] = {}
-    for split, jsons in files.items():
-        year, json = max(jsons, key=lambda one: (len(one[0]), one[0]))
-        if len(jsons) > 1:
-            warnings.append(f"{split}: {len(jsons)} annotation files, {json.name} is used")
+    for split, candidates in jsons.items():
+        year, json = max(candidates, key=lambda one: (len(one[0]), one[0]))
+        if len(candidates) > 1:
+            warnings.append(f"{split}: {len(candidates)} annotation files, {json.name} is used")
         names = dict.fromkeys((split + year, split, "val" if split in VALIDATION else split))
         folders = [f for name in names for f in (place / "images" / name, place / name)]
         chosen[split] = _Source(place, json, (*folders, place / "images", place, json.parent))
@@ -370,19 +372,19 @@ def _look_at(boxes: Boxes) -> None:
     for i in looked.astype(int).tolist():
         drawn = int(boxes.sizes[i][0]), int(boxes.sizes[i][1])
         real = picture.size(boxes.root / boxes.names[i])
-        note = ""
+        further = ""
         if real is None or drawn == real.upright:
             continue
         if drawn == real.stored:
             kind = f"pictures whose boxes fit only as stored, not upright (left as stored){more}"
         elif _factor(drawn, real.upright) == (1.0, 1.0):
             kind = f"pictures of another shape than the json says (boxes as they stand){more}"
-            note = _beyond(boxes, i, real.upright)
+            further = _beyond(boxes, i, real.upright)
         else:
             kind = f"pictures of another size than the json says (boxes scaled){more}"
         where = "{} ({} x {} in the json, {} x {} upright{})"
-        line = where.format(boxes.names[i], *drawn, *real.upright, note)
-        boxes.findings.setdefault(kind, []).append(line)
+        line = where.format(boxes.names[i], *drawn, *real.upright, further)
+        note(boxes.findings, kind, line)
 
 
 def _beyond(boxes: Boxes, i: int, real: tuple[int, int]) -> str:
@@ -395,7 +397,7 @@ def _beyond(boxes: Boxes, i: int, real: tuple[int, int]) -> str:
 
 
 def _first_finding(findings: Findings) -> str:
-    sentences = coco.sentences_about(findings, "train")
+    sentences = sentences_about(findings, "train")
     return sentences[0] if sentences else "its list of annotations is empty"
 
 

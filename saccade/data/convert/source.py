@@ -4,12 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from saccade.data.boxes.coco import Findings
-
-SPLITS = {
-    "train": "train", "trainval": "train", "training": "train", "val": "val", "valid": "val",
-    "validation": "val", "test": "test", "testing": "test",
-}  # fmt: skip
+from saccade.data.findings import Findings, note
 
 
 class Named(NamedTuple):
@@ -41,4 +36,4 @@ class Source:
     findings: Findings = field(default_factory=dict)
 
     def note(self, kind: str, line: str) -> None:
-        self.findings.setdefault(kind, []).append(line)
+        note(self.findings, kind, line)

@@ -15,14 +15,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from saccade.data.boxes.coco import Findings, sentences_about
 from saccade.data.convert import voc, yolo
+from saccade.data.convert.layout import formats_of
 from saccade.data.convert.source import Labelled, Source
+from saccade.data.findings import Findings, sentences_about
+from saccade.data.folder import text
 from saccade.spelling import nearest
 
-FORMATS: dict[str, tuple[Callable[[Path], bool], Callable[[Path, list[str] | None], Source]]] = {
-    "VOC": (voc.is_one, voc.read),
-    "YOLO": (yolo.is_one, yolo.read),
+FORMATS: dict[str, Callable[[Path, list[str] | None], Source]] = {
+    "VOC": voc.read,
+    "YOLO": yolo.read,
 }
 
 
@@ -57,7 +59,7 @@ def convert(source: str | Path, out: str | Path, classes: str | Path | None = No
         raise FileExistsError(f"convert: {str(out)!r} is there and not empty; give another folder")
     names = None if classes is None else _names(Path(classes))
     kind = _guessed(place)
-    annotations = FORMATS[kind][1](place, names)
+    annotations = FORMATS[kind](place, names)
     if not any(row.boxes for rows in annotations.splits.values() for row in rows):
         why = "; ".join(sentences_about(annotations.findings, kind)) or "there are no pictures"
         raise ValueError(f"convert: no boxes could be read in {str(source)!r}: {why}")
@@ -74,7 +76,7 @@ def convert(source: str | Path, out: str | Path, classes: str | Path | None = No
 
 
 def _guessed(place: Path) -> str:
-    kinds = [kind for kind, (is_one, _) in FORMATS.items() if is_one(place)]
+    kinds = formats_of(place)
     if len(kinds) == 1:
         return kinds[0]
     what = "both VOC's Annotations and YOLO's labels" if kinds else "neither VOC nor YOLO"
@@ -87,7 +89,7 @@ def _guessed(place: Path) -> str:
 def _names(path: Path) -> list[str]:
     if not path.is_file():
         raise FileNotFoundError(f"convert: no file {str(path)!r}; --classes takes a name a line")
-    names = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines()]
+    names = [line.strip() for line in text(path).splitlines()]
     names = [name for name in names if name]
     twice = next((name for name in names if names.count(name) > 1), None)
     if not names or twice:

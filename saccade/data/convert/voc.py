@@ -14,42 +14,31 @@ Objects marked difficult are kept as any other, with "difficult": 1 beside them 
 of objects (a person's head and hands) are no objects of their own.
 """
 
-import math
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 from saccade.data import picture
-from saccade.data.convert.source import SPLITS, Labelled, Named, Source
+from saccade.data.convert.layout import SPLITS, files, voc_parts
+from saccade.data.convert.source import Labelled, Named, Source
+from saccade.data.folder import Inside, text
 
 FOLDERS = ("JPEGImages", "images", "Images", "Annotations", "annotations", ".")
+MOST = 1e9  # pixels
 CORNERS = ("xmin", "ymin", "xmax", "ymax")
-
-
-def is_one(place: Path) -> bool:
-    return bool(_parts(place))
-
-
-def _parts(place: Path) -> list[tuple[str, Path, Path]]:
-    """Folders with xml files: their split if the folder's name says it, the whole, and the xmls."""
-    for folder in (place / "Annotations", place / "annotations", place):
-        if any(folder.glob("*.xml")):
-            return [("", place, folder)]
-    inside = [f for f in sorted(place.glob("*/")) if f.name in SPLITS and any(f.glob("*.xml"))]
-    return [(SPLITS[folder.name], folder, folder) for folder in inside]
 
 
 def read(place: Path, names: list[str] | None) -> Source:
     """All pictures, in the order of their split's list or else of their names."""
-    source = Source({}, [])
-    for split, whole, folder in _parts(place):
-        xmls = {path.stem: path for path in sorted(folder.glob("*.xml"))}
+    source, inside = Source({}, []), Inside(place)
+    for split, whole, folder in voc_parts(place):
+        xmls = {path.stem: path for path in files(folder, "*.xml")}
         lists = {} if split else _lists(whole)
         for name, stems in (lists or {split or "train": list(xmls)}).items():
             rows = source.splits.setdefault(name, [])
             for stem in stems:
                 if stem not in xmls:
                     source.note("pictures listed without an xml (left out)", f"{stem} of {name}")
-                elif (row := _read(whole, xmls[stem], source)) is not None:
+                elif (row := _read(whole, xmls[stem], source, inside)) is not None:
                     rows.append(row)
         listed = {stem for stems in lists.values() for stem in stems}
         for stem in xmls if lists else ():
@@ -63,27 +52,29 @@ def read(place: Path, names: list[str] | None) -> Source:
 def _lists(place: Path) -> dict[str, list[str]]:
     """Names by split; trainval counts where there is no train, and no name comes twice."""
     folder = place / "ImageSets" / "Main"
-    files = {path.stem: path for path in sorted(folder.glob("*.txt")) if path.stem in SPLITS}
-    if "train" in files:
-        files.pop("trainval", None)
+    texts = {path.stem: path for path in files(folder, "*.txt") if path.stem in SPLITS}
+    if "train" in texts:
+        texts.pop("trainval", None)
     lists: dict[str, list[str]] = {}
-    for name, path in files.items():
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    for name, path in texts.items():
+        lines = text(path).splitlines()
         stems = [line.split()[0] for line in lines if line.strip()]
         lists[SPLITS[name]] = list(dict.fromkeys(lists.get(SPLITS[name], []) + stems))
     return {split: lists[split] for split in ("train", "val", "test") if lists.get(split)}
 
 
-def _read(place: Path, path: Path, source: Source) -> Labelled | None:
+def _read(place: Path, path: Path, source: Source, inside: Inside) -> Labelled | None:
     try:
         root = ET.parse(path).getroot()
-    except (ET.ParseError, UnicodeDecodeError) as error:
+    except (ET.ParseError, ValueError, LookupError) as error:  # also of encodings
         source.note("xml files that cannot be read (left out)", f"{path.name} ({error})")
         return None
     file = _picture(place, path, root.findtext("filename") or "")
     if file is None:
         source.note("xml files without their picture (left out)", path.name)
         return None
+    if not inside(file):
+        raise inside.refuse(str(file), "convert")
     size = _size(root)
     if size is None:
         real = picture.size(file)
@@ -145,4 +136,4 @@ def _number(text: str | None) -> float | None:
         value = float(text or "")
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) < MOST else None  # NaN is not

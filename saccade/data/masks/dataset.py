@@ -25,8 +25,9 @@ import numpy as np
 from jaxtyping import Integer, UInt8
 from PIL import Image
 
-from saccade.data import picture
+from saccade.data import folder, picture
 from saccade.data.datasets import Splits, in_words, parted
+from saccade.data.findings import no_files
 from saccade.data.images import Images, Strings, Unreadable, size_of
 from saccade.recipes.recipe import Data
 from saccade.spelling import nearest
@@ -202,8 +203,8 @@ def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str
         masks = _masks(place) / called
         if called and not images.is_dir():
             continue
-        photos = _files(images, picture.ENDINGS, deep=bool(called))
-        drawn = _files(masks, (".png",), deep=bool(called)) if masks.is_dir() else {}
+        photos = _files(images, picture.ENDINGS, bool(called), findings)
+        drawn = _files(masks, (".png",), bool(called), findings)
         if not called and not photos:
             return None
         lone = [str(photos[key].relative_to(place)) for key in photos if key not in drawn]
@@ -221,14 +222,14 @@ def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str
     return None
 
 
-def _files(folder: Path, endings: Sequence[str], deep: bool) -> dict[str, Path]:
+def _files(
+    place: Path, endings: Sequence[str], deep: bool, findings: dict[str, list[str]]
+) -> dict[str, Path]:
     """Files below a folder by their path without the ending, in order."""
-    files = sorted(folder.rglob("*") if deep else folder.glob("*"))
-    return {
-        str(path.relative_to(folder).with_suffix("")): path
-        for path in files
-        if path.suffix.lower() in endings and not path.name.startswith(".")
-    }
+    names, others = folder.contents(place, endings, deep=deep)
+    if others:
+        findings.setdefault("no file", []).extend(str(place / name) for name in others)
+    return {str(path.with_suffix("")): place / path for path in sorted(map(Path, names))}
 
 
 def _masks(place: Path) -> Path:
@@ -254,11 +255,12 @@ def _missing_sentences(findings: dict[str, list[str]]) -> list[str]:
         "no mask": "{n} images have no mask and are left out, such as {first!r}",
         "no image": "{n} masks have no image and are left out, such as {first!r}",
     }
-    return [
+    missing = [
         sentences[kind].format(n=len(names), first=names[0])
         for kind, names in findings.items()
         if kind in sentences
     ]
+    return missing + no_files(findings.get("no file", ()))
 
 
 # -- classes --------------------------------------------------------------------------------
@@ -291,12 +293,16 @@ def _written(file: Path) -> Legend:
     """classes.json, checked."""
     where = str(file)
     try:
-        plain = json.loads(file.read_text())
+        plain = json.loads(folder.text(file))
         classes, ignored = plain["classes"], plain.get("ignore_index", IGNORED)
+        if not isinstance(classes, list | dict):
+            raise TypeError(f"classes is {classes!r:.40}")
         pairs = classes.items() if isinstance(classes, dict) else enumerate(classes)
         ignored = tuple(map(int, ignored if isinstance(ignored, list) else [ignored]))
         known = {int(key): str(name) for key, name in pairs if int(key) not in ignored}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
+    ) as error:  # fmt: skip
         raise ValueError(
             f'{where!r}: wanted {{"classes": ["sky", "road"], "ignore_index": 255}}, '
             f"with names in the order of their ids or by id ({type(error).__name__}: {error})"
@@ -308,7 +314,7 @@ def _ade20k(file: Path) -> Legend:
     """The 150 classes of ADE20K's challenge; their names are in a file that comes with it."""
     known = {i: f"class {i}" for i in range(1, ADE20K + 1)}
     if file.is_file():
-        lines = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
+        lines = [line.split("\t") for line in folder.text(file).splitlines()[1:] if line.strip()]
         try:
             known = {int(line[0]): line[-1].split(",")[0].strip() for line in lines}
         except ValueError as error:

@@ -441,6 +441,12 @@ def yolo(place):
     (place / "labels").mkdir()
 
 
+def voc(place):
+    empty(place)
+    (place / "VOC2012/Annotations").mkdir(parents=True)
+    (place / "VOC2012/Annotations/1.xml").write_text("<annotation></annotation>")
+
+
 def roboflow_yolo(place):
     empty(place)
     (place / "train/labels").mkdir(parents=True)
@@ -483,6 +489,7 @@ def roboflow_yolo(place):
         ),
         (lambda p: shutil.rmtree(p / "annotations"), r"no COCO json in"),
         (yolo, r"looks like YOLO's or VOC's layout: saccade convert"),
+        (voc, r"VOC2012' looks like YOLO's or VOC's layout: saccade convert .*VOC2012 OUT makes"),
         (roboflow_yolo, r"looks like YOLO's or VOC's layout: saccade convert"),
     ],
 )  # fmt: skip
@@ -653,3 +660,32 @@ def test_the_whole_name_counts_before_its_last_part(tmp_path):
     assert _existing_name("x/1.jpg", folders) == str(tmp_path / "b" / "x" / "1.jpg")
     assert _existing_name("y/1.jpg", folders) == str(tmp_path / "a" / "1.jpg")
     assert _existing_name("2.jpg", folders) is None
+
+
+def test_numbers_beyond_64_bits(coco):
+    """Image ids are numbered anew, a category is left out, sizes and areas are taken otherwise."""
+
+    def beyond(found):
+        found["images"][0] |= {"id": 10**30, "width": 10**400, "height": 1e300}
+        found["images"][1]["id"] = 2**63 - 1
+        found["categories"][1]["id"] = 2**63
+        for row in found["annotations"]:
+            row["image_id"] = {10: 10**30, 11: 2**63 - 1}.get(row["image_id"], row["image_id"])
+            row["area"] = 10**400
+        found["annotations"].append(box(8, 12, 7, (10**400, 1, 2, 3)))
+        found["annotations"].append(box(9, "9" * 5000, 7))
+
+    changed(coco, "train", beyond)
+    images = every(str(coco / "annotations/instances_train.json"), ["dog", "eel"])
+    assert images.keys.tolist()[1] == 2**63 - 1
+    assert len(set(images.keys.tolist())) == 6
+    assert images.sizes[0].tolist() == [24, 20]
+    assert images.area[0] == 100, "of the box: 10 x 10"
+    kinds = " ".join(images.findings)
+    assert "image ids that are no whole numbers (numbered anew)" in kinds
+    assert "categories without a whole number as id (left out)" in kinds
+
+
+def test_names_that_cannot_be_printed(coco):
+    changed(coco, "train", lambda found: found["categories"][0].update(name="\ud800"))
+    assert every(str(coco / "annotations/instances_train.json"), ["cat", "7", "eel"])

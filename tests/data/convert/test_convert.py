@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from saccade.data import boxes
+from saccade.data import boxes, datasets
 from saccade.data.convert import convert
 from saccade.recipes.recipe import Data
 from tests.data.conftest import photo
@@ -254,12 +254,12 @@ def test_what_is_odd_about_text(yolo, tmp_path):
     (yolo / "images/train/2.png").write_bytes(b"no picture")
     (yolo / "labels/val/12.txt").write_text("")
     done = convert(yolo, tmp_path / "out")
-    assert done.splits == {"train": (2, 3, 0), "val": (3, 3, 1)}
+    assert done.splits == {"train": (2, 4, 0), "val": (3, 3, 1)}
     assert {kind: len(lines) for kind, lines in done.findings.items()} == {
         "lines that are not five numbers, class cx cy w h (left out)": 2,
         "lines that are no numbers (left out)": 1,
         "boxes that are no shares of the picture, 0 to 1 (left out)": 2,
-        "outlines of shapes (left out)": 1,
+        "outlines of shapes (made into boxes)": 1,
         "lines whose class is no number from 0 on (left out)": 2,
         "pictures that cannot be read (left out)": 1,
         "label files without their picture (left out)": 1,
@@ -361,3 +361,93 @@ def test_the_given_order_of_classes(voc, tmp_path):
     found = boxes.find(str(tmp_path / "out"), Data())
     assert found.train.read(1)[1]["labels"].tolist() == [1, 2]
     assert found.warnings == ["train: 1 of 3 categories have no boxes to learn from, such as 'owl'"]
+
+
+# -- what is wrong, in a sentence ---------------------------------------------------------------
+
+
+def test_outlines_become_boxes(yolo, tmp_path):
+    (yolo / "labels/train/0.txt").write_text(
+        "0 0.25 0.5 0.75 0.25 0.5 0.75\n1 0.5 0.5 0.5 0.5 0.5 0.5\n1 0.5 0.5 0 0.5\n"
+    )
+    done = convert(yolo, tmp_path / "out")
+    assert done.splits["train"] == (3, 2, 1)
+    assert len(done.findings["outlines of shapes (made into boxes)"]) == 1
+    assert len(done.findings["boxes without width or height (left out)"]) == 2
+    _, target = boxes.find(str(tmp_path / "out"), Data()).train.read(0)
+    assert target["boxes"].tolist() == [[6, 5, 18, 15]]
+
+
+def test_points_of_a_skeleton_are_no_outline(yolo, tmp_path):
+    (yolo / "data.yaml").write_text("names: [dog, cat]\nkpt_shape: [2, 3]\n")
+    (yolo / "labels/train/0.txt").write_text("0 0.5 0.5 0.5 0.5 .1 .1 1 .2 .2 1\n")
+    (yolo / "labels/train/1.txt").write_text("0 0.5 0.5 0.25 0.5\n")
+    convert(yolo, tmp_path / "out")
+    _, target = boxes.find(str(tmp_path / "out"), Data()).train.read(0)
+    assert target["boxes"].tolist() == [[6, 5, 18, 15]]
+
+
+def test_names_by_number_or_word(yolo, tmp_path):
+    (yolo / "data.yaml").write_text("names:\n  '1': cat\n  0: dog\n")
+    assert convert(yolo, tmp_path / "out").classes == ["dog", "cat"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"names: {0: dog, one: cat}", r"names must be numbered 0, 1, 2, .*got 0, 'one'"),
+        (b"names: {0: dog, '0': cat}", r"names must be numbered .*each once"),
+        (b"names: {0: dog, null: cat}", r"names must be numbered"),
+        (b"names: [[dog], cat]", r"names must be words"),
+        (b"names: &a [*a]", r"names must be words"),
+        (b"names: [dog, 2020-13-45]", r"data.yaml' is no yaml: month must be"),
+        (b"names: [" + b"9" * 5000 + b"]", r"data.yaml' is no yaml: Exceeds the limit"),
+        (b"names: " + b"[" * 5000, r"data.yaml' is no yaml"),
+        (b"names: [h\xfcnd]", r"data.yaml' is no UTF-8 text"),
+    ],
+)
+def test_names_that_cannot_be_read(yolo, tmp_path, content, words):
+    (yolo / "data.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=words) as error:
+        convert(yolo, tmp_path / "out")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'<?xml version="1.0" encoding="none"?><annotation/>',
+        b'<?xml version="1.0" encoding="utf-7"?><annotation/>',
+        b"<annotation>",
+        b'<!DOCTYPE a [<!ENTITY b SYSTEM "/etc/hostname">]><annotation>&b;</annotation>',
+    ],
+)
+def test_xml_that_cannot_be_read(voc, tmp_path, content):
+    (voc / "Annotations/4.xml").write_bytes(content)
+    done = convert(voc, tmp_path / "out")
+    assert len(done.findings["xml files that cannot be read (left out)"]) == 1
+
+
+def test_sizes_without_bounds(voc, tmp_path):
+    xml(voc / "Annotations/4.xml", [("dog", (1, 1, "1e300", 20), "")], size=("1e400", "1e300"))
+    done = convert(voc, tmp_path / "out")
+    assert "objects without four corners (left out)" in done.findings
+    assert boxes.find(str(tmp_path / "out"), Data()).train.sizes[0].tolist() == [24, 20]
+
+
+def test_lists_in_another_encoding(voc, tmp_path):
+    (voc / "ImageSets/Main/train.txt").write_bytes(b"h\xfcnd\n")
+    with pytest.raises(ValueError, match=r"train.txt' is no UTF-8 text"):
+        convert(voc, tmp_path / "out")
+
+
+def test_classes_are_not_guessed_from_boxes(voc, yolo):
+    """Trained as folders of classes, the parts of such a set would be its classes."""
+    (voc / "SegmentationClass").mkdir()
+    photo(voc / "SegmentationClass/1.png", 3)
+    for place in (voc, yolo):
+        with pytest.raises(
+            ValueError, match=rf"saccade convert {place} OUT .*saccade train detect"
+        ):
+            datasets.find(str(place), Data())

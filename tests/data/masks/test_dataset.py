@@ -135,6 +135,10 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
     assert (mask[:2, :5] == IGNORED).all()
 
 
+def legend(place, text):
+    (place / "classes.json").write_text(text)
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -149,6 +153,11 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
         (lambda p: (p / "classes.json").write_text("{"), "wanted {.classes.: "),
         (lambda p: (p / "classes.json").write_text('{"classes": ["a"]}'), "from 2 to 255 classes"),
         (lambda p: (p / "classes.json").write_text('{"classes": ["a", "a"]}'), "called 'a'"),
+        (lambda p: legend(p, '{"classes": ["a", "b"], "ignore_index": Infinity}'), "wanted {.cl"),
+        (lambda p: legend(p, '{"classes": ["a", "b"], "ignore_index": 1e999}'), "wanted {.classes"),
+        (lambda p: legend(p, '{"classes": "sky"}'), "wanted {.classes.*classes is 'sky'"),
+        (lambda p: legend(p, "[" * 5000), "wanted {.classes.: "),
+        (lambda p: (p / "classes.json").write_bytes(b"\xff\xfe{"), "no UTF-8 text"),
         (lambda p: (p / "images").rename(p / "photos"), "no folder 'images'"),
         (lambda p: (p / "masks").rename(p / "drawn"), "has no masks"),
         (lambda p: [f.rename(f"{f}x.jpg") for f in p.glob("images/*/*")], "no image has a mask"),
