@@ -39,6 +39,7 @@ TOPICS: dict[str, dict[str, Command]] = {
         "predict": Command("predict:predict", "name what is in pictures", "predict photos/"),
         "detect": Command("detect:detect", "find things: boxes", "detect photos/"),
         "segment": Command("segment:segment", "what is where: masks", "segment photos/"),
+        "upscale": Command("upscale:upscale", "more pixels: sharp and large", "upscale photos/"),
     },
     "ship": {
         "export": Command("ship:export", "ONNX, torch program, or the hub", "export runs/quick"),

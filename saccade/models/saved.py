@@ -27,6 +27,7 @@ KINDS = {
     "detr": "saccade.models.detr",
     "semantic_fpn": "saccade.models.semantic_fpn",
     "autoencoder": "saccade.models.autoencoder",
+    "upscaler": "saccade.models.upscaler",
 }
 BUILDERS: dict[str, Callable[..., nn.Module]] = {}
 """The same of networks that are defined elsewhere."""

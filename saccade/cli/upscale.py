@@ -1,0 +1,52 @@
+"""Use what makes pixels: `upscale`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from saccade.cli.command import Device, ModelName, Pictures, Side, Value
+from saccade.cli.console import note, say, show_json
+
+
+def upscale(
+    files: Pictures,
+    *,
+    model: ModelName | None = None,
+    out: Annotated[Path, Value("FOLDER", "files")] = Path("upscaled"),
+    window: Side | None = None,
+    json: bool = False,
+    device: Device | None = None,
+) -> None:
+    """Give pictures two, three or four times the pixels a side, as the model was trained.
+
+    Examples:
+        saccade upscale photos/ --model runs/upscale
+        saccade upscale poster.jpg --window 512 --out large
+
+    Args:
+        files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
+        model: a run's folder or a saved model; the newest of runs/ if left out
+        out: where NAME_x2.png is written (or x3, x4)
+        window: look through windows of this many pixels a side; for pictures that need more memory
+            than there is
+        json: print a JSON line a picture
+        device: the best there is if left out
+    """
+    from saccade.cli.learn import newest
+    from saccade.cli.predict import end
+    from saccade.infer.upscale import upscaled
+
+    count, unread = 0, 0
+    for file, result in upscaled(files, model or newest("upscale"), out, device, window):
+        count += 1
+        if isinstance(result, str):
+            unread += 1
+            note(result, "yellow")
+            if json:
+                show_json({"file": file, "error": result})
+        elif json:
+            line = {"file": file, "picture": str(result.picture)}
+            show_json({**line, "before": result.before, "after": result.after})
+        else:
+            (w, h), (W, H) = result.before, result.after
+            say(f"{file} -> {result.picture}: {w} x {h} to {W} x {H} pixels")
+    end(count, unread)

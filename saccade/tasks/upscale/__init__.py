@@ -1,0 +1,84 @@
+"""More pixels than a picture has: super-resolution, of which nothing but pictures is needed."""
+
+from typing import Any
+
+from torch import nn
+
+from saccade.data import unlabelled
+from saccade.models.saved import load
+from saccade.models.upscaler import Upscaler
+from saccade.recipes.recipe import Recipe
+from saccade.recipes.upscale import PatchAugment, Upscale, WholeTest
+from saccade.tasks.definition import TaskDefinition
+from saccade.tasks.figures import Figure
+from saccade.tasks.upscale import patches
+from saccade.tasks.upscale.task import UpscaleTask
+
+MODEL = "upscaler"
+
+
+def _check_model(name: str) -> None:
+    if name != MODEL:
+        raise ValueError(
+            f"an Upscale task trains the model {MODEL!r}, got {name!r}; "
+            f"choose its layers by task.body and task.up"
+        )
+
+
+def _network(recipe: Recipe, classes: int, options: dict[str, Any]) -> nn.Module:
+    settings: Any = recipe.task
+    options.pop("drop_path_rate", None)
+    return Upscaler(
+        settings.factor, settings.body, settings.up, settings.dim, settings.depth, **options
+    )
+
+
+def _start(net: nn.Module, source: str) -> None:
+    """Take all weights that a network of the same blocks has; its factor may be another."""
+    other: Any = load(source)
+    mine, theirs = (dict(getattr(one, "arguments", {})) for one in (net, other))
+    factors = mine.pop("factor", None), theirs.pop("factor", None)
+    if mine != theirs:
+        raise ValueError(f"model.start: {source!r} is another model: {theirs}, not {mine}")
+    weights = other.state_dict()
+    if factors[0] != factors[1]:  # new pixels are made anew
+        weights = {key: value for key, value in weights.items() if not key.startswith("up.")}
+    net.load_state_dict(weights, strict=False)
+
+
+def _task(
+    settings: Upscale, net: Any, classes: tuple[str, ...], notes: dict[str, Any]
+) -> UpscaleTask:
+    return UpscaleTask(net)
+
+
+def _sides(recipe: Recipe) -> tuple[int]:
+    settings: Any = recipe.augment
+    return (settings.size,)
+
+
+TASK = TaskDefinition(
+    name="upscale",
+    settings=(Upscale,),
+    augment=PatchAugment,
+    test=WholeTest,
+    data_hint="a folder of pictures",
+    find=unlabelled.find,
+    every=lambda path, classes: unlabelled.every(path),
+    align=lambda images, classes: images,
+    train_transform=patches.train,
+    test_transform=patches.test,
+    network=_network,
+    task=_task,
+    check_model=_check_model,
+    example_sides=_sides,
+    start=_start,
+    figures={
+        "psnr": Figure("PSNR", "dB"),
+        "ssim": Figure("SSIM", digits=4),
+        "bicubic_psnr": Figure("PSNR of bicubic", "dB"),
+        "bicubic_ssim": Figure("SSIM of bicubic", digits=4),
+    },
+    command="upscale",
+    hub_tag="image-to-image",
+)
