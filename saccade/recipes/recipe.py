@@ -212,17 +212,14 @@ def _placed(owner: Any, parts: list[str], path: str, text: str) -> Any:
 def _parsed(kind: Any, path: str, text: str) -> Any:
     from jsonargparse import ArgumentError, ArgumentParser
 
+    if not _is_finite(_yaml(text)):
+        raise ValueError(f"--set {path}: a value that contains itself, got {text!r}; write it out")
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--value", type=kind)
     try:
-        value = parser.parse_args([f"--value={text}"]).value
+        return parser.parse_args([f"--value={text}"]).value
     except ArgumentError as error:
-        if _is_finite(_yaml(text)):
-            raise ValueError(f"--set {path}: wants {words_for(kind)}, got {text!r}") from error
-        value = _yaml(text)
-    if not _is_finite(value):
-        raise ValueError(f"--set {path}: a value that contains itself, got {text!r}; write it out")
-    return value
+        raise ValueError(f"--set {path}: wants {words_for(kind)}, got {text!r}") from error
 
 
 def _yaml(text: str) -> Any:
