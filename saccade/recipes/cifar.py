@@ -5,7 +5,7 @@ from saccade.recipes.classify import Classify
 from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
 
 # Convolutions in the two fine stages, global attention in the two coarse ones (LinGlo's Table 5):
-# after one epoch this net is right as often as one without convolutions after three.
+# one epoch gave 56.9%, where qna_nano had 57.6% after three (one seed each).
 QUICK = Recipe(
     about="""CIFAR-10 in about ten minutes on two cores.
     saccade train cifar_quick; --data says where it lies if not in a usual place. An epoch
