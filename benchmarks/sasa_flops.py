@@ -67,7 +67,7 @@ def printed(claims: dict[str, tuple[Claim, ...]]) -> list[tuple[str, Claim]]:
 
 def main() -> None:
     parse = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parse.add_argument("--rows", type=int, default=12, help="conventions to list")
+    parse.add_argument("--rows", type=int, default=13, help="conventions to list")
     a = parse.parse_args()
     console, (classifiers, detectors) = Console(), cells()
 
@@ -78,10 +78,14 @@ def main() -> None:
         how: score(how)
         for how in itertools.starmap(Convention, itertools.product(*CHOICES.values()))
     }
-    table = Table(*Convention._fields, f"of {len(classifiers)}", f"of {len(detectors)} detectors")
+    columns = f"of {len(classifiers)}", f"of {len(detectors)} detectors", "missed"
+    table = Table(*Convention._fields, *columns)
     ranked = sorted(scores, key=lambda how: (scores[how], how == BEST), reverse=True)
     for how in [BEST, PRODUCTS, *ranked[: a.rows]]:
-        table.add_row(*map(str, how), *map(str, scores[how]))
+        missed = [
+            cell.name[len("sasa_resnet") :] for cell in classifiers if not cell.explained(how)
+        ]
+        table.add_row(*map(str, how), *map(str, scores[how]), " ".join(missed))
     console.print(table)
     for pairs in CHOICES["pairs"]:
         own = [score[0] for how, score in scores.items() if how.pairs == pairs]
