@@ -211,7 +211,7 @@ def _parsed(kind: Any, path: str, text: str) -> Any:
     parser.add_argument("--value", type=kind)
     try:
         value = parser.parse_args([f"--value={text}"]).value
-    except ArgumentError as error:
+    except (ArgumentError, RecursionError) as error:
         if _is_finite(_yaml(text)):
             raise ValueError(f"--set {path}: wants {words_for(kind)}, got {text!r}") from error
         value = _yaml(text)
