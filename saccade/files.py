@@ -109,9 +109,9 @@ def unwritten(path: Path, error: OSError, cure: str) -> OSError:
         why, cure = "it is a symbolic link", f"remove the link, then {cure.rpartition('then ')[2]}"
     else:
         why = error.strerror or str(error)
-    told = OSError(f"could not write {str(path)!r}: {why}; {cure}")
-    told.errno = error.errno
-    return told
+    sentence = OSError(f"could not write {str(path)!r}: {why}; {cure}")
+    sentence.errno = error.errno
+    return sentence
 
 
 def _mount(path: Path) -> Path:

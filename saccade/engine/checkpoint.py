@@ -207,14 +207,19 @@ class Checkpoints:
         entries = index["entries"]
         if which == "best":
             entries = [e for e in entries if e["step"] == index["best"]]
-        count = len(torn)
+        faults = []
         for entry in reversed(entries):
             try:
-                return self.read(entry), torn
+                state = self.read(entry)
             except BROKEN as error:
-                torn.append(f"{entry['file']} {_reason(error)}; the one before it is taken")
-        if len(torn) > count:
-            raise ValueError(f"no whole checkpoint in {str(self.folder)!r}: {' '.join(torn)}")
+                faults.append(f"{entry['file']} {_reason(error)}")
+                continue
+            return state, [*torn, *(f"{fault}; the one before it is taken" for fault in faults)]
+        if faults:
+            raise ValueError(
+                f"no whole checkpoint in {str(self.folder)!r}: {'; '.join(faults)}; bring a copy "
+                f"of one, or train anew with another --out"
+            )
         raise FileNotFoundError(
             f"no checkpoint in {str(self.folder)!r}; give the folder of a run that was started"
         )

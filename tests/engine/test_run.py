@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from saccade import files
 from saccade.engine.run import Run, environment
 from saccade.files import write_json
 from saccade.recipes.recipe import change
@@ -49,10 +50,11 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
     assert json.loads(path.read_text()) == {"a": 1}
 
 
-def test_a_full_disk_is_one_sentence(tmp_path):
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     run = made(tmp_path / "run")
+    monkeypatch.setattr(files, "NO_LINKS", 0)  # for the device that is always full
     (run.folder / "steps.jsonl").symlink_to("/dev/full")
-    with pytest.raises(OSError, match=r"steps\.jsonl.*make room, then 'saccade resume"):
+    with pytest.raises(OSError, match=r"steps\.jsonl.*is full; make room, then 'saccade resume"):
         run.write({"step": 1}, "steps.jsonl")
 
 
