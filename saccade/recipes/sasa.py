@@ -93,5 +93,7 @@ _SURGERY = (
     Claim("A.3", "end of a head", "attention, 1x1 convolution"),
 )
 
-CLAIMS = {name: _BOXES if name in RETINANETS else _SETTING for name in RECIPES}
+CLAIMS: dict[str, tuple[Claim, ...]] = {
+    name: _BOXES if name in RETINANETS else _SETTING for name in RECIPES
+}
 CLAIMS |= {name: (*_BOXES, *_SURGERY) for name in RETINANETS if name.endswith("_all")}
