@@ -30,7 +30,8 @@ class LinGlo(Backbone):
     """Convolution and key-only attention in alternation, in every stage.
 
     The arguments after `drop_path` are the paper's ablations:
-    layout    a letter per stage: H, the block above; C, a convolution block with SE (Table 5)
+    layout    a letter per stage: H, the block above; C, a convolution block with SE (Table 5). The
+              variants have three of these a stage: the text leaves it open, the counts ask for it
     position  "rp-cpe", "p-cpe", "r-cpe", "cpe" (Table 6) or "absolute" (section 5.4)
     branch_norm  BatchNorm in the branches of the positional encoding, folded by `fuse`
     mixer     "key-only", "dot" or "dot-naive" (Fig. 4)
@@ -116,8 +117,8 @@ VARIANTS = {
         LinGlo, widths=(24, 48, 96, 112), depths=(1, 1, 2, 1), heads=(1, 2, 4, 4),
         expand=(4, 4, 3, 3), steps=(2, 2, 2, 2), grid=64,
     ),
-    "linglo_b0_chhh": partial(b0, layout="CHHH"),
-    "linglo_b0_cchh": partial(b0, layout="CCHH"),
+    "linglo_b0_chhh": partial(b0, layout="CHHH", depths=(3, 3, 3, 2)),
+    "linglo_b0_cchh": partial(b0, layout="CCHH", depths=(3, 3, 3, 2)),
     "linglo_b0_cpe": partial(b0, position="cpe"),
     "linglo_b0_rcpe": partial(b0, position="r-cpe"),
     "linglo_b0_pcpe": partial(b0, position="p-cpe"),
@@ -140,11 +141,26 @@ PVT = (
     "all parameter cells of Tables 2-4 equal those of another model family (PVTv2 B0, B1, B2), and "
     "no reading of LinGlo's text gives them; this is the count of the network as described"
 )
-_FORM = "the network as deployed (one 3x3 per RP-CPE, no classifier), which fits the other two rows"
+# b0 stands in Tables 2 and 5 with the same 3.4M, which one reading gives: the network as deployed
+# (one 3x3 per RP-CPE) without its classifier. So Table 2 is counted like Table 5.
+_TABLE_2 = (
+    "counted as b0 is, whose 3.4M in this table and in Table 5 are the deployed network without "
+    "its classifier; the printed figure is PVTv2's, and no reading of LinGlo's text gives it"
+)
+# Properties are measured by `saccade.paper.properties`, as those of Table 1's other columns are.
+_COMMON = (
+    Claim("Table 1", "linear complexity", "yes"),
+    Claim("Table 1", "content-based interaction", "yes"),
+    Claim("Table 1", "global receptive field", "yes"),
+    Claim("§1", "stages with all three properties", "1, 2, 3, 4"),
+    Claim("3.4", "first way down", "(7, 4, 3)"),
+    Claim("3.4", "other ways down", "(3, 2, 1)"),
+)
 
 CLAIMS = {
     "linglo_b0": (
-        Claim("Table 2", "params", "3.4M", differs=PVT),
+        *_COMMON,
+        Claim("Table 2", "deployed backbone params", "3.4M"),
         Claim("Table 2", "top-1", "72.5%"),
         Claim("3.4", "widths", "(32, 64, 160, 256)"),
         Claim("3.4", "depths", "(2, 3, 3, 2)"),
@@ -155,24 +171,39 @@ CLAIMS = {
         Claim("Table 6", "top-1 at 100 epochs", "69.7%"),
     ),
     "linglo_b1": (
-        Claim("Table 2", "params", "13.1M", differs=PVT),
+        *_COMMON,
+        Claim("Table 2", "deployed backbone params", "13.1M", differs=_TABLE_2),
         Claim("Table 2", "top-1", "79.7%"),
         Claim("3.4", "widths", "(64, 128, 320, 512)"),
         Claim("3.4", "depths", "(2, 3, 3, 2)"),
+        Claim("3.4", "heads", "(1, 2, 5, 8)"),
+        Claim("3.4", "expand", "(8, 8, 4, 4)"),
     ),
     "linglo_b2": (
-        Claim("Table 2", "params", "25.4M", differs=PVT),
+        *_COMMON,
+        Claim("Table 2", "deployed backbone params", "25.4M", differs=_TABLE_2),
         Claim("Table 2", "top-1", "82.7%"),
         Claim("3.4", "widths", "(64, 128, 320, 512)"),
         Claim("3.4", "depths", "(3, 5, 9, 3)"),
+        Claim("3.4", "heads", "(1, 2, 5, 8)"),
+        Claim("3.4", "expand", "(8, 8, 4, 4)"),
     ),
     "linglo_b0_chhh": (
-        Claim("Table 5", "deployed backbone params", "3.4M", differs=_FORM),
+        Claim("Table 5", "deployed backbone params", "3.4M"),
         Claim("Table 5", "top-1 at 100 epochs", "68.8%"),
     ),
     "linglo_b0_cchh": (
         Claim("Table 5", "deployed backbone params", "3.3M"),
         Claim("Table 5", "top-1 at 100 epochs", "67.2%"),
+    ),
+    "linglo_b0_wo_c": (
+        Claim("5.4", "first way down", "(4, 4, 0)"),
+        Claim("5.4", "other ways down", "(2, 2, 0)"),
+    ),
+    "linglo_b0_wo_ch": (
+        Claim("5.4", "first way down", "(16, 16, 0)"),
+        Claim("5.4", "widths", "(150, 150, 150, 150)"),
+        Claim("5.4", "heads", "(3, 3, 3, 3)"),
     ),
     "linglo_b0_cpe": (Claim("Table 6", "top-1 at 100 epochs", "68.5%"),),
     "linglo_b0_rcpe": (Claim("Table 6", "top-1 at 100 epochs", "69.2%"),),

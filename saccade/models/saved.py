@@ -166,6 +166,14 @@ def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return model, notes
 
 
+def _former(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """Arguments that a variant had when the file was written, where they are others by now."""
+    two = not any("stages.0.blocks.2." in name for name in tensors)
+    if about.get("name") in ("linglo_b0_chhh", "linglo_b0_cchh") and two:
+        return {"depths": (2, 3, 3, 2)}
+    return {}
+
+
 def _built(
     about: dict[str, Any], overrides: dict[str, Any], tensors: dict[str, Any], source: str
 ) -> Any:
@@ -175,7 +183,7 @@ def _built(
     """
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
-    known = unstated(about.get("name", ""))
+    known = {**unstated(about.get("name", "")), **_former(about, tensors)}
     about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:

@@ -16,13 +16,14 @@ class Claim:
     """One printed cell: where it stands, what it counts, and the very string.
 
     `differs` gives the reason why our count is another one. It is itself under test: once code and
-    paper agree, the reason must go.
+    paper agree, the reason must go. `unmeasured` says why nothing counts what could be counted.
     """
 
     where: str
     what: str
     said: str
     differs: str = ""
+    unmeasured: str = ""
 
     @property
     def number(self) -> float | None:

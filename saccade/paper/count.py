@@ -6,15 +6,20 @@ tables are read (saccade.paper.sasa), which count more. A layer that knows
 several forms of itself is counted in the one its paper prints, whatever it would run.
 """
 
+import copy
 import json
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from saccade.layers.qna import LearnedQueryAttention
+from saccade.layers.window import WindowAttention
+from saccade.models.backbone import Stage
 from saccade.models.detectors import DETECTORS
 from saccade.models.sasa_retinanet import SIDE
 from saccade.models.zoo import VARIANTS, Classifier, build, family_of
@@ -28,7 +33,10 @@ def params(model: nn.Module) -> int:
 def flops(model: nn.Module, size: tuple[int, int] = (224, 224), in_chans: int = 3) -> int:
     """For one image of `size`; the model is taken to the meta device for it and left unchanged."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    meta = {name: t.to("meta", torch.float32) for name, t in state.items()}
+    meta = {
+        name: t.to("meta", torch.float32 if t.is_floating_point() else t.dtype)
+        for name, t in state.items()
+    }
     with _as_printed(model), torch.no_grad(), FlopCounterMode(display=False) as counter:
         image = torch.empty(1, in_chans, *size, device="meta")
         torch.func.functional_call(model, meta, (image,))
@@ -86,8 +94,49 @@ def receptive_fields(name: str, side: int) -> list[int]:
 # -- claims ---------------------------------------------------------------------------------
 
 
-def _deployed(model: Classifier) -> nn.Module:
-    return model.eval().fuse().backbone
+def _fused(model: Classifier) -> Classifier:
+    return copy.deepcopy(model).eval().fuse()
+
+
+def _stem(model: Classifier) -> str:
+    conv = cast(nn.Conv2d, cast(Stage, model.backbone.stages[0]).down)
+    side, stride = conv.kernel_size[0], conv.stride[0]
+    return f"{side}x{side} conv, stride {stride}, dim {conv.out_channels}"
+
+
+def _ways(model: Classifier) -> list[tuple[int, ...]]:
+    """Kernel, stride and padding of the convolutions from stage to stage."""
+    stages = [cast(Stage, stage).down.modules() for stage in model.backbone.stages]
+    convs = [m for modules in stages for m in modules if isinstance(m, nn.Conv2d)]
+    return [(c.kernel_size[0], c.stride[0], cast(tuple[int, ...], c.padding)[0]) for c in convs]
+
+
+def _other_ways(model: Classifier) -> tuple[int, ...]:
+    (way,) = set(_ways(model)[1:])
+    return way
+
+
+def _outputs(model: Classifier) -> tuple[int, ...]:
+    """Sides of the maps of an image of the model's size."""
+    image = torch.empty(1, model.backbone.in_chans, *_side(model), device="meta")
+    return tuple(x.shape[2] for x in model.backbone(image))
+
+
+def _queries(layers: list[Any]) -> str:
+    """Window and stride of QnA layers, where all have the same."""
+    ((window, stride),) = {(layer.window, layer.stride) for layer in layers}
+    return f"{window}x{window} QnA, stride {stride}"
+
+
+def _blocks(model: Classifier) -> list[Any]:
+    return [block for stage in model.backbone.stages for block in cast(Stage, stage).blocks]
+
+
+def _sa_windows(model: Classifier) -> tuple[int, ...]:
+    """Of the stages that have window attention."""
+    stages = [[b.mix for b in cast(Stage, s).blocks] for s in model.backbone.stages]
+    windows = [{m.window for m in s if isinstance(m, WindowAttention)} for s in stages]
+    return tuple(side for inside in windows for side in inside)
 
 
 def _side(model: Classifier) -> tuple[int, int]:
@@ -97,8 +146,8 @@ def _side(model: Classifier) -> tuple[int, int]:
 MEASURES: dict[str, Callable[[Classifier], object]] = {
     "params": params,
     "backbone params": lambda model: params(model.backbone),
-    "deployed params": lambda model: params(model.eval().fuse()),
-    "deployed backbone params": lambda model: params(_deployed(model)),
+    "deployed params": lambda model: params(_fused(model)),
+    "deployed backbone params": lambda model: params(_fused(model).backbone),
     "MACs": lambda model: macs(model, _side(model)),
     "FLOPs": lambda model: sasa.flops(model, _side(model)[0]),
     "widths": lambda model: model.backbone.widths,
@@ -110,6 +159,15 @@ MEASURES: dict[str, Callable[[Classifier], object]] = {
     "heads of the ways down": lambda model: tuple(
         stage.down.mix.heads for stage in model.backbone.stages[1:]
     ),
+    "first way down": lambda model: _ways(model)[0],
+    "other ways down": _other_ways,
+    "outputs": _outputs,
+    "stem": _stem,
+    "blocks": lambda model: _queries(
+        [b.mix for b in _blocks(model) if isinstance(b.mix, LearnedQueryAttention)]
+    ),
+    "ways down": lambda model: _queries([stage.down.mix for stage in model.backbone.stages[1:]]),
+    "SA windows": _sa_windows,
 }
 
 
@@ -117,9 +175,14 @@ def measure(name: str, claim: Claim) -> object | None:
     """The code's number for a claim about variant `name`; None if only a training run gives it."""
     if claim.what not in MEASURES:
         return None
+    return MEASURES[claim.what](_model(name))
+
+
+@lru_cache(maxsize=1)
+def _model(name: str) -> Classifier:
+    """Claims come model by model, and share it; no measure may change it."""
     with torch.device("meta"):
-        model = build(name)
-    return MEASURES[claim.what](cast(Classifier, model))
+        return cast(Classifier, build(name))
 
 
 def measure_detector(name: str, claim: Claim) -> int | None:

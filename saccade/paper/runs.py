@@ -25,8 +25,12 @@ FREE = {
     "loop.checkpointing", "loop.shard", "loop.seed", "loop.save_every", "loop.keep",
     "loop.keep_every", "loop.evaluate_every",
 }  # fmt: skip
-# A claim's first word, and a run's figure. "val acc" is of images held out of the training set.
-FIGURES = {"top-1": "top1", "val": "top1", "AP": "AP", "mIoU": "miou"}
+# A claim's first word, a run's figure, and the one that such a run is judged by. "val acc" is of
+# images held out of the training set.
+FIGURES = {
+    "top-1": ("top1", "top1"), "val": ("top1", "top1"), "mIoU": ("miou", "miou"),
+    **{name: (name, "AP") for name in ("AP", "AP50", "AP75", "APs", "APm", "APl")},
+}  # fmt: skip
 TUNED = "val acc"
 SETS = {"AP": 80, "miou": 150}  # classes of COCO and of ADE20K
 MOST = 4  # changed settings that are named
@@ -71,7 +75,8 @@ def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
         for one in runs
         if one.run.name in own
         and (name in detectors.DETECTORS or one.run.recipe.model.name == name)
-        and one.figure == FIGURES[claim.what.split()[0]]
+        and one.figure == FIGURES[claim.what.split()[0]][1]
+        and FIGURES[claim.what.split()[0]][0] in one.best["val"]
         and math.isfinite(one.value(one.best))
         and (claim.what != TUNED or one.run.recipe.data.tune)
     ]
@@ -84,6 +89,8 @@ def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
         return {}
     if name in detectors.DETECTORS:
         return {name: book.RECIPES[name]} if name in book.RECIPES else {}
+    if name not in zoo.VARIANTS:
+        return {}  # another paper's network
     family = book.BOOKS[zoo.family_of(name)].RECIPES
     short = re.search(r"at (\d+) epochs", claim.what)
     epochs = int(short[1]) if short else next(iter(family.values())).schedule.epochs
@@ -122,7 +129,8 @@ def _judged(name: str, claim: Claim, one: Summary, recipe: Recipe) -> Reached:
         more = [f"{len(settings) - MOST} more"] if len(settings) > MOST else []
         notes.append("changed: " + ", ".join([*settings[:MOST], *more]))
     mark = "other data" if classes != wanted else "changed" if changed else "full"
-    return Reached(best[one.figure], mark == "full", mark, "; ".join(notes))
+    figure = FIGURES[claim.what.split()[0]][0]
+    return Reached(best[figure], mark == "full", mark, "; ".join(notes))
 
 
 def _classes(name: str, figure: str) -> int:

@@ -76,6 +76,7 @@ RECIPES = {
     "qna_mixed_heads": change(
         T, model=Model(name="qna_table3_q8_16_32_64_s4_8_16_32"), schedule__epochs=90
     ),
+    "qna_mixed_heads_long": change(T, model=Model(name="qna_table3_q8_16_32_64_s4_8_16_32")),
     "qna_t_detr": T_DETR,
     "qna_s_detr": change(T_DETR, model__name="qna_s"),
     "qna_b_detr": change(T_DETR, model__name="qna_b"),
@@ -106,6 +107,10 @@ _BOXES = (
     Claim("S2.2", "part's sides", "384 to 600"),
 )
 
+_DEIT = Claim(
+    "Table 3", "augmentation", "crop, flip, RandAugment, jitter, grey, erasing, mixup, cutmix"
+)
+
 CLAIMS: dict[str, tuple[Claim, ...]] = {
     **{
         name: (*_SETTING, Claim("code", "warm-up epochs", warmup), Claim("code", "drop path", drop))
@@ -121,7 +126,8 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         Claim("Table 2", "label smoothing", "no"),
         Claim("Table 2", "stochastic depth", "no"),
     ),
-    "qna_mixed_heads": (Claim("Table 3", "epochs", "90"),),
+    "qna_mixed_heads": (Claim("Table 3", "epochs", "90"), _DEIT),
+    "qna_mixed_heads_long": (Claim("Table 3", "epochs", "300"), _DEIT),
     **dict.fromkeys(("qna_t_detr", "qna_s_detr", "qna_b_detr"), _BOXES),
 }
 

@@ -1,4 +1,5 @@
 import json
+import re
 import sys
 
 import numpy as np
@@ -94,8 +95,8 @@ def test_show(run):
     code, out = run("show", "linglo_b0_cchh")
     assert code == 0
     for part in (
-        "3,661,336 parameters",
-        "2 x SEBasicBlock",
+        "3,680,058 parameters",
+        "3 x SEBasicBlock",
         "3 x Block(KeyOnlyAttention)",
         "256 x 7 x 7",
     ):
@@ -114,10 +115,20 @@ def test_receptive_fields_are_measured(run):
 def test_paper(run):
     code, out = run("paper", "linglo")
     assert code == 0
-    for part in ("Table 2", "3,352,032 =", "3,765,448 [1]", "not run", "differs:"):
+    for part in ("Table 2", "3,352,032 =", "13,224,896 [", "not run", "differs:"):
         assert part in out
     for part in ("Table 3", "13,045,716 =", "23,787,700 =", "38.0"):  # its detectors
         assert part in out
+    for part in ("swin_tiny_retinanet", "warm-up epochs", "linear complexity", "not counted:"):
+        assert part in out  # other papers' networks, recipes, properties
+    (last,) = re.findall(
+        r"(\d+) claims, (\d+) of them cells of tables: (\d+) held, (\d+) differ \(with reason\), "
+        r"(\d+) run at small scale, (\d+) not run, (\d+) not counted",
+        " ".join(out.split()),
+    )
+    whole, cells, *parts = map(int, last)
+    assert sum(parts) == whole
+    assert whole > cells > 150
 
 
 @pytest.mark.parametrize(

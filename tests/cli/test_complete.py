@@ -24,7 +24,7 @@ from tests.cli.program import called, environment, installed
                                      "qna_table4_4410_0062"]),
         (["bench", "linglo_nano", "qna_na"], ["qna_nano"]),
         (["export", "x", "--to", ""], ["onnx", "torch", "aot", "hub"]),
-        (["eval", "x", "--split", ""], ["val", "train"]),
+        (["eval", "x", "--split", ""], ["val", "train", "tune"]),
         (["paper", ""], ["linglo", "qna", "sasa"]),
         (["help", "res"], ["resume"]),
         (["completion", ""], ["bash", "zsh", "fish"]),

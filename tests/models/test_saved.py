@@ -181,3 +181,14 @@ def test_weights_in_the_box_keep_the_border_they_were_trained_with():
     trained, fresh = timm.create_model("sasa_nano", pretrained=True), saccade.build("sasa_nano")
     assert (border(trained), border(fresh)) == ("zero", "mask")
     assert border(saccade.load("sasa_nano")) == "zero"
+
+
+def test_an_ablation_as_it_was_built_before_still_loads(tmp_path):
+    """linglo_b0_chhh had two blocks in its first stage; files of it say so by their tensors."""
+    model = saccade.build("linglo_b0_chhh", depths=(2, 3, 3, 2), num_classes=3).eval()
+    path = tmp_path / "old.safetensors"
+    header = {"model": {"name": "linglo_b0_chhh", "num_classes": 3}, "notes": {}}
+    save_file(model.state_dict(), path, {"saccade": json.dumps(header)})
+    image = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(saccade.load(path)(image), model(image))

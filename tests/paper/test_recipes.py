@@ -1,6 +1,7 @@
 """Recipes hold what the papers print, read off what they have become; and no field is idle."""
 
 import dataclasses
+import json
 import sys
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from saccade.data.datasets import find
 from saccade.engine import make
 from saccade.engine.distributed import Group
 from saccade.engine.optim import schedule
-from saccade.paper import recipes
+from saccade.paper import claims, recipes
 from saccade.recipes import book, bounds, classify, disk, group
 from saccade.recipes import recipe as words
 from saccade.recipes.augment import Augment, Test
@@ -27,6 +28,8 @@ CLAIMS = [(name, claim) for name, claims in book.CLAIMS.items() for claim in cla
 )
 def test_the_paper(name, claim):
     measured = recipes.measure(book.find(name), claim)
+    plain = json.loads(claims.FILE.read_text())["recipe"][name]
+    assert measured == plain[claim.what], "write anew: python -m saccade.paper.claims recipe"
     if claim.number is None:
         assert measured == claim.said
     else:

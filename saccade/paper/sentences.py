@@ -1,0 +1,67 @@
+"""Sentences of the papers that follow from printed cells: how much better, and which is best.
+
+Their numbers are claims like any other; what they are held to is what the same paper prints.
+"""
+
+from collections.abc import Callable
+
+from saccade.paper import Claim
+
+Printed = Callable[[str, str], list[Claim]]  # (name, what): the cells that print it
+
+NO_ROW = "Table 2 has no row of PVT-Small, so its accuracy is another paper's"
+BEST_K = (
+    "the poster names k = 11, where Table 4 prints 77.6%; its best is k = 9, with 77.7%. That a "
+    "larger extent helps from k = 3 on, as the poster says, holds for both"
+)
+
+
+def _above(where: str, what: str, other: str, said: str, unmeasured: str = "") -> Claim:
+    return Claim(where, f"{what} above {other}'s", said, unmeasured=unmeasured)
+
+
+CLAIMS: dict[str, dict[str, tuple[Claim, ...]]] = {
+    "linglo": {
+        "linglo_b1": (_above("§4.1", "top-1", "pvt_tiny", "4.6%"),),
+        "linglo_b2": (
+            _above("§4.1", "top-1", "pvt_small", "2.9%", NO_ROW),
+            _above("§4.1", "top-1", "swin_tiny", "1.4%"),
+            _above("§4.1", "top-1", "convnext_tiny", "0.6%"),
+        ),
+        "linglo_b1_retinanet": (_above("§4.2", "AP", "pvt_tiny_retinanet", "4.8"),),
+        "linglo_b2_retinanet": (
+            _above("§4.2", "AP", "pvt_small_retinanet", "4.3"),
+            _above("§4.2", "AP", "swin_tiny_retinanet", "3.2"),
+        ),
+        "linglo_b1_semantic_fpn": (_above("§4.3", "mIoU", "pvt_tiny_semantic_fpn", "6.8"),),
+        "linglo_b2_semantic_fpn": (
+            _above("§4.3", "mIoU", "pvt_small_semantic_fpn", "5.4"),
+            _above("§4.3", "mIoU", "swin_tiny_semantic_fpn", "3.7"),
+        ),
+    },
+    "qna": {},
+    "sasa": {
+        "sasa_resnet50_convstem": (
+            _above("poster", "val acc", "sasa_resnet50_abspos", "2%"),
+            Claim("poster", "best k", "11", differs=BEST_K),
+        ),
+    },
+}
+EXTENTS = {"sasa_resnet50_convstem": 7} | {f"sasa_resnet50_k{k}": k for k in (3, 5, 9, 11)}
+
+
+def measure(name: str, claim: Claim, printed: Printed) -> float | int | None:
+    """What the printed cells give for a sentence."""
+    if claim.what == "best k":
+        best = max(EXTENTS, key=lambda net: _number(net, "top-1", printed))
+        return EXTENTS[best]
+    if claim.unmeasured:
+        return None
+    what, _, other = claim.what.partition(" above ")
+    return _number(name, what, printed) - _number(other.removesuffix("'s"), what, printed)
+
+
+def _number(name: str, what: str, printed: Printed) -> float:
+    (number,) = {claim.number for claim in printed(name, what)}
+    assert number is not None
+    return number
