@@ -116,6 +116,6 @@ def test_a_report_leaves_nothing_in_memory(tmp_path):
         before = len(gc.get_objects())
         for _ in range(3):
             write.Reporter()(run)
-        assert len(gc.get_objects()) - before < 300
+        assert len(gc.get_objects()) - before < 3000, "one drawing is about 12,000"
     finally:
         gc.enable()
