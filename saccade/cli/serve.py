@@ -20,6 +20,7 @@ def serve(
     host: Annotated[str, Value("ADDRESS")] = "127.0.0.1",
     port: Count = 8000,
     upload: Annotated[int, Value("MB")] = 10,
+    name: Annotated[str, Value("NAME")] = "",
 ) -> None:
     """Open a page on this machine: drop a picture, see classes and attention.
 
@@ -34,6 +35,7 @@ def serve(
         host: where it listens; with the usual address, this machine alone can reach it
         port: where it listens; 0 takes any that is free
         upload: megabytes that a picture may have
+        name: a further name by which browsers reach the page, if a reverse proxy is in front
     """
     from saccade import serve as served
     from saccade import weights
@@ -55,15 +57,18 @@ def serve(
         titles = served.titles(names)
         loaded = [served.loaded(name, title) for name, title in zip(names, titles, strict=True)]
         others = [name for name in weights.NAMES if name not in titles]
-        application = served.app([*loaded, *others], upload * 1_000_000, address)
-        import uvicorn
+        application = served.app([*loaded, *others], upload * 1_000_000, address, name)
+        from saccade.serve import limits
 
         say(f"open http://{_spoken(address)}:{port} (Ctrl-C ends it)")
         if not served.alone(address):
-            note("anybody who reaches this machine can use it; there is no password")
-        config = uvicorn.Config(application, host=address, port=port, log_level="warning")
+            note(
+                "anybody who reaches this machine can use it; there is no password: "
+                "put a reverse proxy in front (docs/page.md)"
+            )
+        config = limits.config(application, address, port, upload * 1_000_000)
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
+            limits.Server(config).run(sockets=[listener])
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -1,12 +1,13 @@
 import json
 import math
+from itertools import pairwise
 
 import pytest
 
 from saccade.files import write_json
 from saccade.recipes import book
 from saccade.recipes.recipe import override
-from saccade.report.summary import Summary, confused, differences, finite, flat, setting
+from saccade.report.summary import Summary, confused, differences, finite, flat, setting, thinned
 from saccade.tasks.classify.metric import Confusion
 from saccade.tasks.classify.task import ClassifyTask
 from tests.report.run_folders import EPOCHS, written
@@ -114,3 +115,15 @@ def test_confused_pairs_come_by_images_then_by_share():
 
 def test_json_has_null_for_what_is_no_number():
     assert finite({"a": [NAN, 1.0, {"b": math.inf}]}) == {"a": [None, 1.0, {"b": None}]}
+
+
+def test_long_runs_are_thinned(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    assert thinned(path) == []
+    path.write_text("".join(json.dumps({"step": i}) + "\n" for i in range(1, 1001)) + '{"step": 10')
+    steps = [line["step"] for line in thinned(path, most=100)]
+    assert steps[0] == 1
+    assert steps[-1] == 1000, "an incomplete line is left out"
+    assert 50 <= len(steps) <= 102
+    assert len({b - a for a, b in pairwise(steps[:-1])}) == 1
+    assert len(thinned(path)) == 1000

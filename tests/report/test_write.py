@@ -1,4 +1,5 @@
 import builtins
+import gc
 
 import pytest
 
@@ -103,3 +104,18 @@ def test_a_report_is_the_same_whoever_asks(tmp_path):
     first = (tmp_path / "report.html").read_bytes()
     write.write(Summary.of(tmp_path))
     assert (tmp_path / "report.html").read_bytes() == first
+
+
+def test_a_report_leaves_nothing_in_memory(tmp_path):
+    """Drawings refer to themselves: without a collection they pile up for thousands of steps."""
+    pytest.importorskip("matplotlib")
+    run = written(tmp_path)
+    write.Reporter()(run)
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        for _ in range(3):
+            write.Reporter()(run)
+        assert len(gc.get_objects()) - before < 3000, "one drawing is about 12,000"
+    finally:
+        gc.enable()

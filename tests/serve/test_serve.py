@@ -149,7 +149,7 @@ def test_what_goes_wrong_is_said_in_a_sentence(look, monkeypatch, caplog, error,
     def wrong(*_):
         raise error
 
-    monkeypatch.setattr(serve, "look", wrong)
+    monkeypatch.setattr("saccade.serve.application.look", wrong)
     (answer,) = look("/look?model=0", PHOTO)
     assert answer.status_code == code
     assert said in answer.json()["detail"]
@@ -210,7 +210,7 @@ def test_names_tell_models_apart(tmp_path):
 
 
 def test_a_bomb_is_not_opened(look, monkeypatch):
-    monkeypatch.setattr(serve, "PIXELS", 100)
+    monkeypatch.setattr("saccade.serve.application.PIXELS", 100)
     (answer,) = look("/look?model=0", PHOTO)
     assert answer.status_code == 415
     assert "at most 100 are read" in answer.json()["detail"]

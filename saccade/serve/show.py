@@ -1,22 +1,9 @@
-"""A local page: drop a picture, see what models say and where they look.
-
-    GET  /         the page, whole in itself: no build, no network
-    GET  /models   what there is: parameters, operations, latency, kind of attention
-    POST /look     the bytes of a picture; ?model=0&y=.5&x=.5 for where one pixel looks,
-                   &classes=0 to be spared the classes
-
-Nothing is kept of a picture. One is looked at at a time, the others wait their turn.
-"""
+"""What the page shows of a model and a picture: figures, classes, and a map for every head."""
 
 import base64
-import io
-import ipaddress
-import logging
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +12,7 @@ import torch
 from PIL import Image
 
 from saccade import view, weights
-from saccade.data import picture
-from saccade.data.picture import Unreadable, rgb, to_input
+from saccade.data.picture import to_input
 from saccade.engine import session
 from saccade.engine.session import LoadedModel
 from saccade.layers.qna import LearnedQueryAttention
@@ -35,9 +21,6 @@ from saccade.models.describe import timm_config
 from saccade.models.saved import located
 from saccade.paper import count
 
-UPLOAD = 10_000_000  # bytes
-PIXELS = 50_000_000
-LONGEST = 20  # times as long as wide
 MOST = 448  # short side of what a model is shown
 LEAST = 32
 LONG = 4  # its long side, in short sides of a usual picture
@@ -224,131 +207,3 @@ def _packed(maps: np.ndarray) -> dict[str, Any]:
     span = np.maximum(maps.max((1, 2), keepdims=True) - low, 1e-12)
     letters = base64.b64encode(np.round(255 * (maps - low) / span).astype(np.uint8).tobytes())
     return {"shape": list(maps.shape), "maps": letters.decode()}
-
-
-# -- the server -----------------------------------------------------------------------------
-
-
-def opened(content: bytes) -> Image.Image:
-    """A picture that somebody sent; anything else is refused in a sentence."""
-    try:
-        with picture.opened(io.BytesIO(content), "what was sent", PIXELS) as file:
-            W, H = file.size
-    except Unreadable as error:
-        if "pixels" in error.reason:
-            raise
-        raise Unreadable("what was sent", "it is no picture; send a JPEG, PNG or WebP") from error
-    if min(W, H) < 2:
-        raise Unreadable("what was sent", f"{W} x {H} pixels are too few")
-    if max(W, H) > LONGEST * min(W, H):
-        raise Unreadable(
-            "what was sent",
-            f"{W} x {H} pixels, more than {LONGEST} times as long as wide; send a part of it",
-        )
-    return rgb(io.BytesIO(content), "what was sent")
-
-
-def alone(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _named(host: str) -> str:
-    """The name in a Host header, without its port; [::1] is ::1."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()
-
-
-def _short_of_memory(error: BaseException | None) -> bool:
-    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)  # torch's words
-
-
-def app(models: Sequence[PageModel | str], upload: int = UPLOAD, host: str = "127.0.0.1") -> Any:
-    """The server as an ASGI application; a model given by name is loaded once it is asked for."""
-    try:
-        from fastapi import FastAPI, HTTPException, Request
-        from fastapi.exceptions import RequestValidationError
-        from fastapi.responses import HTMLResponse, JSONResponse
-        from starlette.concurrency import run_in_threadpool
-    except ImportError as error:
-        raise ImportError("serve: needs fastapi; pip install 'saccade[web]'") from error
-    server = FastAPI(title="saccade", docs_url=None, redoc_url=None, openapi_url=None)
-    entries = list(models)
-    turn = threading.Lock()
-    page = resources.files("saccade").joinpath("page.html").read_text()
-    own = {"localhost", "127.0.0.1", "::1", host}
-
-    async def guarded(request: Any, following: Any) -> Any:
-        """Another site's page must not reach us by a name of its own."""
-        if alone(host) and _named(request.headers.get("host", "")) not in own:
-            return JSONResponse({"detail": "this page is reached as localhost alone"}, 400)
-        return await following(request)
-
-    server.middleware("http")(guarded)
-
-    async def mistyped(_: Any, error: Any) -> Any:
-        wrong = error.errors()[0]
-        sentence = f"{wrong['loc'][-1]} is a number, got {wrong.get('input')!r}; try 0"
-        return JSONResponse({"detail": sentence}, 422)
-
-    server.exception_handler(RequestValidationError)(mistyped)
-
-    @server.get("/", response_class=HTMLResponse)
-    async def _page() -> str:
-        return page
-
-    @server.get("/models")
-    async def _models() -> list[dict[str, Any]]:
-        return [_model_facts(entry) for entry in entries]
-
-    def in_turn(
-        content: bytes, model: int, at: tuple[float, float] | None, classes: bool
-    ) -> dict[str, Any]:
-        with turn:
-            photo, entry = opened(content), entries[model]
-            if isinstance(entry, str):
-                entry = entries[model] = loaded(entry)
-            return {"model": _model_facts(entry), **look(entry, photo, at, classes)}
-
-    async def look_at(
-        request: Request, model: int = 0, y: float = -1, x: float = -1, classes: int = 1
-    ) -> Any:
-        if not 0 <= model < len(entries):
-            raise HTTPException(404, f"there are models 0 to {len(entries) - 1}, got {model}")
-        content, size = bytearray(), 0
-        async for part in request.stream():  # to its end: a browser that still sends hears nothing
-            size += len(part)
-            if size <= upload:
-                content += part
-            elif size > 10 * upload:
-                break
-        if size > upload:
-            raise HTTPException(413, f"a picture may have {upload // 1_000_000} MB at most")
-        at = (min(y, 1.0), min(x, 1.0)) if y >= 0 and x >= 0 else None
-        try:
-            return await run_in_threadpool(in_turn, bytes(content), model, at, bool(classes))
-        except Exception as error:
-            if _short_of_memory(error) or _short_of_memory(error.__cause__):
-                sentence = "this picture takes more memory than there is; send a smaller one"
-                raise HTTPException(413, sentence) from error
-            if isinstance(error, Unreadable):
-                raise HTTPException(415, str(error)) from error
-            logging.getLogger("saccade").exception("serve: model %d failed on a picture", model)
-            why = f"{type(error).__name__}: {error}".partition("\n")[0]
-            sentence = f"the model failed on this picture ({why}); choose another model or picture"
-            raise HTTPException(500, sentence) from error
-
-    look_at.__annotations__["request"] = Request
-    server.post("/look")(look_at)
-    return server
-
-
-def _model_facts(entry: PageModel | str) -> dict[str, Any]:
-    """What the page shows about a model; only its name if it is not loaded yet."""
-    if isinstance(entry, str):
-        return {"name": entry, "trained": True, "loaded": False}
-    return {"name": entry.name, "family": entry.family, "loaded": True, **entry.figures}
