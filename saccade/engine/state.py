@@ -132,6 +132,15 @@ class TrainingState:
         distributed.barrier(group)
 
 
+def weight_names(checkpoints: Checkpoints) -> set[str]:
+    """What the last whole checkpoint has of the task's parameters and buffers."""
+    checkpoint, _ = checkpoints.load()
+    if not isinstance(checkpoint, Path):
+        return set(checkpoint["model"])
+    names = dcp.FileSystemReader(checkpoint).read_metadata().state_dict_metadata
+    return {name.removeprefix("model.") for name in names if name.startswith("model.")}
+
+
 def _fits(task: Task, tensors: dict[str, torch.Tensor]) -> None:
     own = task.state_dict()
     for name in own.keys() | tensors.keys():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from saccade.layers.conv import Conv3x3
 from saccade.layers.position import RPCPE
-from saccade.layers.untouched import untouched
+from saccade.layers.untouched import applied, untouched
 from saccade.ops import feed as ops
 
 
@@ -41,15 +41,12 @@ class FeedForward(nn.Module):
 
     def letters(self, x: Float[Tensor, "B H W C"]) -> ops.FeedForwardWeights | None:
         """The parameters as `saccade.ops.feed` calls them; None where modules must be called."""
-        widen, position, narrow = self.widen, self.position, self.narrow
-        known = type(self.act) is nn.GELU and type(position) in (RPCPE, type(None))
-        if not known or not untouched(x, widen, self.act, narrow):
-            return None
-        if x.ndim != 4 or widen.bias is None or narrow.bias is None:
+        widen, narrow = self.widen, self.narrow
+        if not self._known(x) or not untouched(x, widen) or widen.bias is None:
             return None
         taps = shift = None
-        if position is not None:
-            one = cast(RPCPE, position).one(x)
+        if self.position is not None:
+            one = cast(RPCPE, self.position).one(x)
             if one is None:
                 return None
             taps, shift = one
@@ -57,11 +54,28 @@ class FeedForward(nn.Module):
             widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias
         )  # fmt: skip
 
+    def letters_of_batch(self, h: Float[Tensor, "B H W J"]) -> ops.FeedForwardWeights | None:
+        """The same from the wide map on, whose statistics `position` wants to see."""
+        if self.position is None or not self._known(h):
+            return None
+        one = cast(RPCPE, self.position).of_batch(h)
+        if one is None:
+            return None
+        return ops.FeedForwardWeights(None, None, *one, self.narrow.weight, self.narrow.bias)
+
+    def _known(self, x: Float[Tensor, "B H W C"]) -> bool:
+        """Whether all that comes after `widen` is what the operator computes."""
+        known = type(self.act) is nn.GELU and type(self.position) in (RPCPE, type(None))
+        known = known and x.ndim == 4 and self.narrow.bias is not None
+        return known and untouched(x, self.act, self.narrow)
+
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         letters = self.letters(x)
+        if letters is None:
+            x = applied(self.widen, x)
+            letters = self.letters_of_batch(x)
         if letters is not None:
             return ops.feed_forward(x, letters, self.act.approximate == "tanh")
-        x = self.widen(x)
         if self.position is not None:
             x = self.position(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return self.narrow(self.act(x))

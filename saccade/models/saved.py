@@ -18,6 +18,7 @@ from safetensors.torch import save as serialised
 from torch import nn
 
 from saccade import weights
+from saccade.layers.branches import fit_norms
 from saccade.models.describe import describe, timm_config
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -164,6 +165,7 @@ def _built(about: dict[str, Any], overrides: dict[str, Any], source: str) -> nn.
 
 def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
     """Load a state dict, or say in one sentence why it belongs to another model."""
+    fit_norms(model, tensors)
     own = model.state_dict()
     for name, tensor in own.items():
         if name not in tensors:

@@ -312,9 +312,13 @@ class Operator:
             return [out, *keeps(out, *inputs)]
         return [out, *(out.new_empty(0) for _ in range(self.keeps))]
 
-    def _backward(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    def _backward(self, grad: Tensor, *args: Any) -> Any:
         with no_autocast(grad.device):  # as the forward was, wherever the backward is called
-            return self._gradients(grad, *args)
+            return self._returned(self._gradients(grad, *args))
+
+    def _returned(self, gradients: tuple[Tensor, ...]) -> Any:
+        """To a schema a single result is no tuple."""
+        return gradients if self.count > 1 else gradients[0]
 
     def _gradients(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
         inputs, (out, *residuals, backend, wanted) = args[: self.arity], args[self.arity :]
@@ -349,14 +353,15 @@ class Operator:
             for g, t, w, like in zip(gradients, inputs, wanted, self.like_input, strict=False)
         )
 
-    def _fake_backward(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    def _fake_backward(self, grad: Tensor, *args: Any) -> Any:
         inputs, wanted = args[: self.count], args[-1]
-        return tuple(
+        gradients = (
             (torch.empty_like(t) if like else t.new_empty(t.shape))
             if w and t is not None
             else _nothing(grad)
             for t, w, like in zip(inputs, wanted, self.like_input, strict=True)
         )
+        return self._returned(tuple(gradients))
 
     def _laid_out(self, gradient: Tensor, t: Tensor, like_input: bool) -> Tensor:
         gradient = gradient.to(t.dtype)
@@ -410,6 +415,7 @@ class Operator:
         tensors, rest = saved[: self.count], saved[self.count :]
         wanted = list(ctx.needs_input_grad[: self.count])
         gradients = self._call_backward(grad, *tensors, *ctx.options, *rest, ctx.backend, wanted)
+        gradients = gradients if self.count > 1 else (gradients,)
         pairs = zip(gradients, tensors, wanted, strict=True)
         nothing = (None,) * (len(ctx.options) + 2)
         return *(g if w and t is not None else None for g, t, w in pairs), *nothing

@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 PATH = Path(__file__).parent / "src" / "call.h"
 POINTER = "pointer"  # a field that holds an address, of whatever lies there
 INTEGERS = ("int32_t", "int64_t")
-POINTED = ("void", "float")
+POINTED = ("void", "float", "double")
 DIRECTIVES = ("#pragma once", "#include <cstdint>")
 TOKEN = re.compile(r"[A-Za-z_]\w*|\d+|\S")
 

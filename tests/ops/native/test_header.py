@@ -37,7 +37,7 @@ def test_reads_structures_limits_and_enums_in_their_order():
         ("struct S { float x; };", "expected a pointer, one of .* not float, got 'x'"),
         ("struct S { const int32_t n; };", "not int32_t, got 'n'"),
         ("struct S { int32_t* n; };", "a pointer to one of .* not to int32_t"),
-        ("struct S { double* n; };", "not to double"),
+        ("struct S { short* n; };", "not to short"),
         ("struct S { float** n; };", "expected a name, got '\\*'"),
         ("struct S { int32_t n[4]; };", "expected ',', got '\\['"),
         ("struct S { int32_t n : 3; };", "expected ',', got ':'"),

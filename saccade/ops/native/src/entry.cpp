@@ -239,6 +239,15 @@ int run_backward(const Feed& call) {
   return failed;
 }
 
+int run_forward(const Moments& call) {
+  const Kernels& k = kernels();
+  return forward(call, k.moments_work(call, false), k.moments_forward);
+}
+int run_backward(const Moments& call) {
+  const Kernels& k = kernels();
+  return forward(call, k.moments_work(call, true), k.moments_backward);
+}
+
 }  // namespace
 }  // namespace saccade
 
@@ -310,4 +319,5 @@ BORDER(Qna, qna)
 BORDER(Summary, summary)
 BORDER(Linear, linear)
 BORDER(Feed, feed)
+BORDER(Moments, moments)
 BORDER(Block, block)
