@@ -7,10 +7,12 @@ from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from saccade.layers.branches import letters_of_batch, remember
 from saccade.layers.conv import Conv3x3
 from saccade.layers.position import RPCPE
-from saccade.layers.untouched import applied, untouched
+from saccade.layers.untouched import untouched
 from saccade.ops import feed as ops
+from saccade.ops.branches import BranchWeights, feed_branches
 
 
 class FeedForward(nn.Module):
@@ -42,7 +44,7 @@ class FeedForward(nn.Module):
     def letters(self, x: Float[Tensor, "B H W C"]) -> ops.FeedForwardWeights | None:
         """The parameters as `saccade.ops.feed` calls them; None where modules must be called."""
         widen, narrow = self.widen, self.narrow
-        if not self._known(x) or not untouched(x, widen) or widen.bias is None:
+        if not self._plain(x):
             return None
         taps = shift = None
         if self.position is not None:
@@ -54,28 +56,46 @@ class FeedForward(nn.Module):
             widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias
         )  # fmt: skip
 
-    def letters_of_batch(self, h: Float[Tensor, "B H W J"]) -> ops.FeedForwardWeights | None:
-        """The same from the wide map on, whose statistics `position` wants to see."""
-        if self.position is None or not self._known(h):
-            return None
-        one = cast(RPCPE, self.position).of_batch(h)
-        if one is None:
-            return None
-        return ops.FeedForwardWeights(None, None, *one, self.narrow.weight, self.narrow.bias)
-
-    def _known(self, x: Float[Tensor, "B H W C"]) -> bool:
-        """Whether all that comes after `widen` is what the operator computes."""
+    def _plain(self, x: Float[Tensor, "B H W C"]) -> bool:
+        """Whether all but `position` is as the operators compute it."""
+        widen, narrow = self.widen, self.narrow
         known = type(self.act) is nn.GELU and type(self.position) in (RPCPE, type(None))
-        known = known and x.ndim == 4 and self.narrow.bias is not None
-        return known and untouched(x, self.act, self.narrow)
+        if not known or not untouched(x, widen, self.act, narrow):
+            return False
+        return x.ndim == 4 and widen.bias is not None and narrow.bias is not None
+
+    def _by_statistics(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"] | None:
+        """The result where branches of `position` are normalised over this batch, which they count.
+
+        None where modules must be called.
+        """
+        position, widen, narrow = self.position, self.widen, self.narrow
+        if type(position) is not RPCPE or position.fused is not None or not self._plain(x):
+            return None
+        if not untouched(x, position):
+            return None
+        letters = letters_of_batch(list(position.branches))
+        if letters is None:
+            return None
+        k, gamma, beta, eps = letters
+        weights = BranchWeights(
+            widen.weight, widen.bias, k, gamma, beta, narrow.weight, narrow.bias
+        )  # fmt: skip
+        results = feed_branches(x, weights, eps, position.skip, self.act.approximate == "tanh")
+        if results is None:
+            return None
+        y, statistics = results
+        remember(list(position.branches), statistics, x.shape[0] * x.shape[1] * x.shape[2])
+        return y
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         letters = self.letters(x)
-        if letters is None:
-            x = applied(self.widen, x)
-            letters = self.letters_of_batch(x)
         if letters is not None:
             return ops.feed_forward(x, letters, self.act.approximate == "tanh")
+        y = self._by_statistics(x)
+        if y is not None:
+            return y
+        x = self.widen(x)
         if self.position is not None:
             x = self.position(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
         return self.narrow(self.act(x))

@@ -1,18 +1,13 @@
-"""Parallel depth-wise 3x3 branches with BatchNorm, and the one 3x3 that they are for a batch.
+"""Parallel depth-wise 3x3 branches with BatchNorm, and the one 3x3 that they are.
 
     z_i = h * k_i      y = sum over i of gamma_i (z_i - mean z_i) / sqrt(var z_i + eps) + beta_i
 
 In evaluation the statistics are known numbers, and all of it is one 3x3. In training they depend on
-the batch, but linearly and quadratically on k_i: with m the nine means of h's places and S their
-covariance (`saccade.ops.moments`, one pass over h),
-
-    mean z_i = k_i . m      var z_i = k_i^T S k_i
-
-So it is one 3x3 again, another for each batch, and no z_i is ever computed.
+the batch; `saccade.ops.branches` makes it one 3x3 all the same, another for each batch.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -20,7 +15,6 @@ from torch import Tensor, nn
 
 from saccade.layers.norm import is_scale_and_shift, scale_and_shift
 from saccade.layers.untouched import depthwise3x3, readable
-from saccade.ops.moments import in_one_pass, moments
 
 Kernel3x3 = tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]]
 
@@ -89,45 +83,42 @@ def _gathers(branch: nn.Module) -> bool:
     return norm.momentum is not None and (norm.training or norm.running_mean is None)
 
 
-def one_pass(branches: Sequence[nn.Module], h: Float[Tensor, "B H W C"]) -> bool:
-    """Whether `kernel_of_batch` is how to compute them; else they are called one by one."""
-    return (
-        all(map(_gathers, branches))
-        and not torch.jit.is_tracing()
-        and h.ndim == 4
-        and h.shape[0] * h.shape[1] * h.shape[2] > 1  # of one pixel BatchNorm says what is wrong
-        and in_one_pass(h)
-    )
+class BatchLetters(NamedTuple):
+    """Branches that are normalised over the batch, as `saccade.ops.branches` calls their parts."""
+
+    k: Float[Tensor, "n C 1 3 3"]
+    gamma: Float[Tensor, "n C"]
+    beta: Float[Tensor, "n C"]
+    eps: float
 
 
-def kernel_of_batch(
-    branches: Sequence[DepthwiseBranch], h: Float[Tensor, "B H W C"], backend: str = "auto"
-) -> Kernel3x3:
-    """All branches as weight and bias, normalised over this map; moves their running statistics."""
-    norms = [cast(nn.BatchNorm2d, branch.norm) for branch in branches]
-    M = moments(h, backend)
-    k = torch.stack([branch.conv.weight for branch in branches], 1).flatten(2).to(M.dtype)  # C n 9
-    m = M[:, :9, 9:]
-    mean = (k @ m).squeeze(2)
-    var = ((k @ (M[:, :9, :9] - m @ m.mT)) * k).sum(2).clamp_min(0)  # C n
-    _remember(norms, mean.detach(), var.detach(), h.shape[0] * h.shape[1] * h.shape[2])
-    gamma, beta = (torch.stack(t, 1) for t in ([n.weight for n in norms], [n.bias for n in norms]))
-    scale = gamma * (var + k.new_tensor([norm.eps for norm in norms])).rsqrt()
-    weight = (scale[..., None] * k).sum(1).view(-1, 1, 3, 3)
-    return weight.to(h.dtype), (beta - mean * scale).sum(1).to(h.dtype)
+def letters_of_batch(branches: Sequence[nn.Module]) -> BatchLetters | None:
+    """The parts of plain branches that all look at the batch; None of others."""
+    if not all(map(_gathers, branches)):
+        return None
+    norms = _norms(branches)
+    if len({norm.eps for norm in norms}) > 1:
+        return None
+    k = torch.stack([cast(DepthwiseBranch, branch).conv.weight for branch in branches])
+    gamma, beta = (torch.stack([getattr(n, name) for n in norms]) for name in ("weight", "bias"))
+    return BatchLetters(k, gamma, beta, norms[0].eps)
 
 
 @torch.no_grad()
-def _remember(
-    norms: Sequence[nn.BatchNorm2d], mean: Float[Tensor, "C n"], var: Float[Tensor, "C n"], n: int
+def remember(
+    branches: Sequence[nn.Module], statistics: Float[Tensor, "2 n C"], pixels: int
 ) -> None:
-    """Running statistics as BatchNorm moves them: the variance without bias."""
-    var = var * (n / (n - 1))
-    for norm, new_mean, new_var in zip(norms, mean.unbind(1), var.unbind(1), strict=True):
+    """Move running statistics as BatchNorm does: by the variance without bias."""
+    means, variances = statistics[0], statistics[1] * (pixels / (pixels - 1))
+    for norm, mean, var in zip(_norms(branches), means, variances, strict=True):
         if not norm.training or not norm.track_running_stats:
             continue
         if norm.num_batches_tracked is not None:
             norm.num_batches_tracked.add_(1)
-        for running, new in ((norm.running_mean, new_mean), (norm.running_var, new_var)):
+        for running, new in ((norm.running_mean, mean), (norm.running_var, var)):
             if running is not None:
                 running.lerp_(new.to(running.dtype), cast(float, norm.momentum))
+
+
+def _norms(branches: Sequence[nn.Module]) -> list[nn.BatchNorm2d]:
+    return [cast(nn.BatchNorm2d, branch.norm) for branch in branches]

@@ -8,13 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.branches import (
-    DepthwiseBranch,
-    Kernel3x3,
-    frozen,
-    kernel_of_batch,
-    one_pass,
-)
+from saccade.layers.branches import DepthwiseBranch, Kernel3x3, frozen
 from saccade.layers.untouched import depthwise3x3, readable, untouched
 
 
@@ -23,9 +17,9 @@ class RPCPE(nn.Module):
     """Residual parallel conditional positional encoding: y = x + sum of depth-wise 3x3 branches.
 
     Each branch is normalised (BatchNorm), or with `norm=False` none is. A sum of convolutions is the
-    convolution by the summed kernel, and the skip adds one to its centre: one 3x3 is all that ever
-    runs, in training one for each batch (see `layers/branches.py`). `fuse` makes that of evaluation
-    permanent and drops the branches.
+    convolution by the summed kernel, and the skip adds one to its centre. So one 3x3 is all that
+    runs; while BatchNorm gathers statistics, another for each batch (inside `FeedForward`, see
+    `layers/branches.py`). `fuse` makes it permanent and drops the branches.
     """
 
     whole = True  # its parts are read more often than called: where models are split, it is not
@@ -82,22 +76,10 @@ class RPCPE(nn.Module):
             return (self.fused.weight, self.fused.bias) if known else None
         return self.kernel() if all(map(frozen, self.branches)) else None
 
-    def of_batch(self, h: Float[Tensor, "B H W C"]) -> Kernel3x3 | None:
-        """The one 3x3 that normalises by the statistics of h, which count as seen from then on.
-
-        None where branches are to be called one by one.
-        """
-        if self.fused is not None or not untouched(h, self) or not one_pass(self._branches(), h):
-            return None
-        weight, bias = kernel_of_batch(self._branches(), h)
-        return self._with_skip(weight), bias
-
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         if self.fused is not None:
             return self.fused(x)
         one = self.one(x)
-        if one is None and x.ndim == 4:
-            one = self.of_batch(x.permute(0, 2, 3, 1))
         if one is None:
             y = sum(branch(x) for branch in self.branches)
             return x + y if self.skip else y

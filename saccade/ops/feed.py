@@ -1,6 +1,6 @@
 """The feed-forward half of a block, with or without a position between its two products.
 
-    h = x W1 + b1             or h = x, where its maker wanted to see it first
+    h = x W1 + b1
     u = h * taps + shift      a depth-wise 3x3 (LinGlo's RP-CPE as one kernel), or u = h
     y = gelu(u) W2 + b2
 
@@ -22,8 +22,8 @@ from saccade.ops.operator import Operator
 class FeedForwardWeights(NamedTuple):
     """The letters of the equation, each matrix as `nn.Linear` keeps it (out, in)."""
 
-    w1: Float[Tensor, "J C"] | None
-    b1: Float[Tensor, "J"] | None
+    w1: Float[Tensor, "J C"]
+    b1: Float[Tensor, "J"]
     taps: Float[Tensor, "J 1 3 3"] | None
     shift: Float[Tensor, "J"] | None
     w2: Float[Tensor, "D J"]
@@ -33,10 +33,7 @@ class FeedForwardWeights(NamedTuple):
 def feed_forward(
     x: Float[Tensor, "B H W C"], w: FeedForwardWeights, tanh: bool = False, backend: str = "auto"
 ) -> Float[Tensor, "B H W D"]:
-    """Two linear layers around GELU (`tanh`: its other form) and, with `taps`, a depth-wise 3x3.
-
-    Without `w1` and `b1`, x is what the first of them gave.
-    """
+    """Two linear layers around GELU (`tanh`: its other form) and, with `taps`, a depth-wise 3x3."""
     return FEED_FORWARD(x, *w, tanh, backend=backend)
 
 
@@ -44,12 +41,12 @@ fx.wrap("feed_forward")  # one node to torch.fx
 
 
 def composed(
-    x: Float[Tensor, "B H W C"], w1: Float[Tensor, "J C"] | None, b1: Float[Tensor, "J"] | None,
+    x: Float[Tensor, "B H W C"], w1: Float[Tensor, "J C"], b1: Float[Tensor, "J"],
     taps: Float[Tensor, "J 1 3 3"] | None, shift: Float[Tensor, "J"] | None,
     w2: Float[Tensor, "D J"], b2: Float[Tensor, "D"], tanh: bool,
 ) -> Float[Tensor, "B H W D"]:  # fmt: skip
     """The same, equation by equation."""
-    u = x if w1 is None else F.linear(x, w1, b1)
+    u = F.linear(x, w1, b1)
     if taps is not None:
         u = F.conv2d(u.permute(0, 3, 1, 2), taps, shift, padding=1, groups=len(taps))
         u = u.permute(0, 2, 3, 1)
@@ -57,26 +54,22 @@ def composed(
 
 
 def _check(x, w1, b1, taps, shift, w2, b2, tanh) -> None:
-    J = w2.shape[1] if w2.ndim == 2 else -1
-    fit = x.ndim == 4 and w2.ndim == 2 and b2.shape == w2.shape[:1]
-    if w1 is None:
-        fit = fit and b1 is None and x.shape[-1] == J
-    else:
-        fit = fit and w1.shape == (J, x.shape[-1]) and b1 is not None and b1.shape == (J,)
+    J, C = w1.shape if w1.ndim == 2 else (-1, -1)
+    fit = x.ndim == 4 and w2.ndim == 2 and x.shape[-1] == C and w2.shape[1] == J
+    fit = fit and b1.shape == (J,) and b2.shape == w2.shape[:1]
     fit = fit and (taps is None or taps.shape == (J, 1, 3, 3))
     fit = fit and (shift is None or (taps is not None and shift.shape == (J,)))
     present = [t for t in (x, w1, b1, taps, shift, w2, b2) if t is not None]
     if not fit or any(t.device != x.device for t in present):
         raise ValueError(
-            "feed_forward: x is B H W C, w1 J C, b1 J (or neither, and C = J), taps J 1 3 3, shift J, "
-            f"w2 D J, b2 D, on one device, got {[tuple(t.shape) for t in present]} on {[str(t.device) for t in present]}"
+            "feed_forward: x is B H W C, w1 J C, b1 J, taps J 1 3 3, shift J, w2 D J, b2 D, on one "
+            f"device, got {[tuple(t.shape) for t in present]} on {[str(t.device) for t in present]}"
         )
 
 
 def _flops(x: Any, w1: Any, b1: Any, taps: Any, shift: Any, w2: Any, b2: Any, tanh: bool) -> int:
     B, H, W, C = x
-    D, J = w2
-    return 2 * B * H * W * J * ((C if w1 else 0) + D + (9 if taps else 0))
+    return 2 * B * H * W * w1[0] * (C + w2[0] + (9 if taps else 0))
 
 
 FEED_FORWARD = Operator(

@@ -172,6 +172,16 @@ class Operator:
         results = self._call(*inputs, form, self._keeps(form, inputs))
         return results[0] if self.keeps else results
 
+    def with_residuals(self, *inputs: Any, backend: str = "auto") -> tuple[Tensor, ...] | None:
+        """The result, and what a kernel keeps beside it; None if none keeps anything of this call.
+
+        What is kept has no gradient.
+        """
+        if not torch.compiler.is_compiling():
+            self.check(*inputs)
+        form = self.choose(inputs, backend)
+        return self._call(*inputs, form, True) if self._keeps(form, inputs) else None
+
     # -- the choice --------------------------------------------------------------------------
 
     def choose(self, inputs: Sequence[Any], backend: str = "auto") -> str:
@@ -312,13 +322,9 @@ class Operator:
             return [out, *keeps(out, *inputs)]
         return [out, *(out.new_empty(0) for _ in range(self.keeps))]
 
-    def _backward(self, grad: Tensor, *args: Any) -> Any:
+    def _backward(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
         with no_autocast(grad.device):  # as the forward was, wherever the backward is called
-            return self._returned(self._gradients(grad, *args))
-
-    def _returned(self, gradients: tuple[Tensor, ...]) -> Any:
-        """To a schema a single result is no tuple."""
-        return gradients if self.count > 1 else gradients[0]
+            return self._gradients(grad, *args)
 
     def _gradients(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
         inputs, (out, *residuals, backend, wanted) = args[: self.arity], args[self.arity :]
@@ -353,15 +359,14 @@ class Operator:
             for g, t, w, like in zip(gradients, inputs, wanted, self.like_input, strict=False)
         )
 
-    def _fake_backward(self, grad: Tensor, *args: Any) -> Any:
+    def _fake_backward(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
         inputs, wanted = args[: self.count], args[-1]
-        gradients = (
+        return tuple(
             (torch.empty_like(t) if like else t.new_empty(t.shape))
             if w and t is not None
             else _nothing(grad)
             for t, w, like in zip(inputs, wanted, self.like_input, strict=True)
         )
-        return self._returned(tuple(gradients))
 
     def _laid_out(self, gradient: Tensor, t: Tensor, like_input: bool) -> Tensor:
         gradient = gradient.to(t.dtype)
@@ -415,7 +420,6 @@ class Operator:
         tensors, rest = saved[: self.count], saved[self.count :]
         wanted = list(ctx.needs_input_grad[: self.count])
         gradients = self._call_backward(grad, *tensors, *ctx.options, *rest, ctx.backend, wanted)
-        gradients = gradients if self.count > 1 else (gradients,)
         pairs = zip(gradients, tensors, wanted, strict=True)
         nothing = (None,) * (len(ctx.options) + 2)
         return *(g if w and t is not None else None for g, t, w in pairs), *nothing

@@ -3,7 +3,7 @@
     h = x W1 + b1      u = h * taps + shift      y = gelu(u) W2 + b2
 
 Neither u nor gelu(u) ever exists as a map; h does only if a backward is to come, which needs no
-more. Backward, dh exists for a part of the map at a time. Without W1 and b1, x is h and dx is dh.
+more. Backward, dh exists for a part of the map at a time.
 """
 
 from typing import Any
@@ -21,27 +21,25 @@ FEWEST = 32  # pixels for which it pays to lay out two matrices
 
 def _takes(x, w1, b1, taps, shift, w2, b2, tanh) -> bool:
     B, H, W, _ = x.shape
-    return w2.shape[1] % LANES == 0 and (taps is None) == (shift is None) and B * H * W >= FEWEST
+    return len(w1) % LANES == 0 and (taps is None) == (shift is None) and B * H * W >= FEWEST
 
 
 def _keeps(out, x, w1, *rest) -> tuple[Tensor]:
     """Room for h."""
-    return (x.new_empty(0) if w1 is None else x.new_empty(*x.shape[:3], len(w1)),)
+    return (x.new_empty(*x.shape[:3], len(w1)),)
 
 
 def _forward(out, residuals, x, w1, b1, taps, shift, w2, b2, tanh) -> None:
     call, _alive = _call(x, w1, b1, taps, shift, w2, b2, tanh)
-    kept = residuals[0] if residuals and w1 is not None else None
-    call.y, call.h = out.data_ptr(), pointer(kept)
+    call.y, call.h = out.data_ptr(), pointer(residuals[0] if residuals else None)
     run("saccade_feed_forward", call)
 
 
 def _backward(grad, residuals, wanted, x, w1, b1, taps, shift, w2, b2, tanh):
-    dx, h = torch.empty_like(x), x if w1 is None else residuals[0]
-    dw1, db1, dshift, dw2, db2 = (
-        None if t is None else torch.zeros_like(t) for t in (w1, b1, shift, w2, b2)
-    )
-    places = None if taps is None else x.new_zeros(9, len(taps))
+    dx, (h,) = torch.empty_like(x), residuals
+    dw1, db1, dw2, db2 = (torch.zeros_like(t) for t in (w1, b1, w2, b2))
+    dshift = None if shift is None else torch.zeros_like(shift)
+    places = None if taps is None else x.new_zeros(9, len(w1))
     call, _alive = _call(x, w1, b1, taps, shift, w2, b2, tanh)
     call.h, call.g = h.data_ptr(), grad.data_ptr()
     call.dx, call.dw1, call.db1, call.dtaps, call.dshift, call.dw2, call.db2 = map(
@@ -59,7 +57,7 @@ def _call(x, w1, b1, taps, shift, w2, b2, tanh) -> tuple[Any, Tensor | None]:
         B, H, W = 1, B * H * W, 1
     else:
         taps = taps.flatten(1).mT.contiguous()
-    sizes = B, H, W, C, w2.shape[1], len(w2), tanh
+    sizes = B, H, W, C, len(w1), len(w2), tanh
     tensors = x, w1, b1, taps, shift, w2, b2
     return Feed(torch.get_num_threads(), *sizes, *map(pointer, tensors)), taps
 

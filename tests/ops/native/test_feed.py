@@ -55,14 +55,6 @@ def test_equals_the_equation(shape, taps, tanh):
     compare(*example(*shape, taps), tanh)
 
 
-@pytest.mark.parametrize("taps", [False, True])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_from_the_wide_map_on(shape, taps):
-    B, H, W, _, J, D = shape
-    (_, *w), g = example(*shape, taps)
-    compare((torch.randn(B, H, W, J), None, None, *w[2:]), g, False)
-
-
 @pytest.mark.parametrize("name", native.INSTRUCTION_SETS)
 @pytest.mark.parametrize("taps", [False, True])
 def test_every_instruction_set(name, taps):

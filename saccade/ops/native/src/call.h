@@ -98,7 +98,20 @@ struct Moments {
   const float* h;               // B H W C
   double* sums;                 // MOMENT_SUMS C; added to what is there
   const float* dsums;           // backward
-  float* dh;
+  float* dh;                    // added to what is there
+};
+
+// Depth-wise 3x3 branches, normalised by a map's moments, as one 3x3; see branches.h. Dense.
+struct Branches {
+  int32_t C, branches, pixels;  // C: in FEED_HIDDEN_STEPs; pixels: of all images
+  int32_t skip;                 // 1: the map itself is one more branch
+  const double* sums;           // MOMENT_SUMS C
+  const float *k, *gamma, *beta, *eps;  // branches 9 C; branches C; branches C; one number
+  float *taps, *shift;          // 9 C; C
+  float *mean, *var;            // branches C
+  // backward
+  const float *dtaps, *dshift;
+  float *dk, *dgamma, *dbeta, *dsums;
 };
 
 // Attention inside blocks of 4 x 4 pixels, with its projections. In fp32; dense but for x.

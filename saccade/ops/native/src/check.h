@@ -70,6 +70,13 @@ inline bool takes(const Moments& c, bool backward) {
   return there(c.h) && (backward ? there(c.dsums, c.dh) : there(c.sums));
 }
 
+inline bool takes(const Branches& c, bool backward) {
+  const bool sizes = positive(c.C, c.branches, c.pixels) && c.C % FEED_HIDDEN_STEP == 0 &&
+                     there(c.sums, c.k, c.gamma, c.beta, c.eps);
+  if (!backward) return sizes && there(c.taps, c.shift, c.mean, c.var);
+  return sizes && there(c.dtaps, c.dshift, c.dk, c.dgamma, c.dbeta, c.dsums);
+}
+
 inline bool takes(const Block& c, bool backward) {
   const bool sizes = c.B >= 0 && positive(c.threads, c.H, c.W, c.heads, c.outputs) &&
                      within(1, c.inputs, BLOCK_INPUTS) &&

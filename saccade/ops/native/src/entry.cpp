@@ -248,6 +248,15 @@ int run_backward(const Moments& call) {
   return forward(call, k.moments_work(call, true), k.moments_backward);
 }
 
+int run_forward(const Branches& call) {
+  kernels().branches_forward(call);
+  return DONE;
+}
+int run_backward(const Branches& call) {
+  kernels().branches_backward(call);
+  return DONE;
+}
+
 }  // namespace
 }  // namespace saccade
 
@@ -320,4 +329,5 @@ BORDER(Summary, summary)
 BORDER(Linear, linear)
 BORDER(Feed, feed)
 BORDER(Moments, moments)
+BORDER(Branches, branches)
 BORDER(Block, block)

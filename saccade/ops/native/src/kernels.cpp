@@ -1,10 +1,10 @@
 // All kernels for the instruction set named by SACCADE_ISA; built once for each.
 #include "kernels.h"
 
+#include "branches.h"
 #include "feed.h"
 #include "linear.h"
 #include "linglo.h"
-#include "moments.h"
 #include "qna.h"
 #include "qna_channels.h"
 #include "sasa.h"
@@ -236,10 +236,14 @@ void feed_inputs_task(const Feed& c, int turn, int task, const void* packed, con
 
 Work moments_work(const Moments& c, bool backward) {
   const MomentPlan plan(c);
-  return {backward ? c.B * plan.bands : plan.chunks, 64, 0};
+  return {backward ? c.B * plan.bands : plan.chunks, plan.room(c) * sizeof(float), 0};
 }
-void moments_forward_task(const Moments& c, int task, void*) { moments_forward(c, task); }
-void moments_backward_task(const Moments& c, int task, void*) { moments_backward(c, task); }
+void moments_forward_task(const Moments& c, int task, void* scratch) {
+  moments_forward(c, task, static_cast<float*>(scratch));
+}
+void moments_backward_task(const Moments& c, int task, void* scratch) {
+  moments_backward(c, task, static_cast<float*>(scratch));
+}
 
 }  // namespace
 
@@ -256,6 +260,7 @@ extern const Kernels table = {
     linear_work, linear_pack_one, linear_forward_task, linear_backward_task,
     feed_work, feed_pack_one, feed_forward_task, feed_backward_task, feed_inputs_task,
     moments_work, moments_forward_task, moments_backward_task,
+    branches_forward, branches_backward,
 };
 
 }  // namespace SACCADE_ISA

@@ -56,6 +56,8 @@ struct Kernels {
   Work (*moments_work)(const Moments&, bool backward);
   void (*moments_forward)(const Moments&, int task, void* scratch);
   void (*moments_backward)(const Moments&, int task, void* scratch);
+  void (*branches_forward)(const Branches&);
+  void (*branches_backward)(const Branches&);
 };
 
 #define SACCADE_DECLARE(isa) \
