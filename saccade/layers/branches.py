@@ -7,7 +7,7 @@ the batch; `saccade.ops.branches` makes it one 3x3 all the same, another for eac
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import torch
 from jaxtyping import Float
@@ -31,9 +31,13 @@ class DepthwiseBranch(nn.Module):
         self.conv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
         self.norm = nn.BatchNorm2d(dim) if norm else None
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+    ) -> None:
         self.fit(prefix, state_dict)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
 
     def fit(self, prefix: str, names: Iterable[str]) -> None:
         """Drop the norm if weights of these names have the convolution without it."""

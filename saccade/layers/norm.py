@@ -11,8 +11,11 @@ def scale_and_shift(
     norm: nn.BatchNorm2d | FrozenBatchNorm2d,
 ) -> tuple[Float[Tensor, "C"], Float[Tensor, "C"]]:
     """y = x scale + shift, at the running statistics."""
-    scale = norm.weight * (cast(Tensor, norm.running_var) + norm.eps).rsqrt()
-    return scale, norm.bias - cast(Tensor, norm.running_mean) * scale
+    weight, bias, mean, var = (
+        cast(Tensor, t) for t in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    )
+    scale = weight * (var + norm.eps).rsqrt()
+    return scale, bias - mean * scale
 
 
 def is_scale_and_shift(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> bool:

@@ -16,9 +16,9 @@ from saccade.layers.untouched import depthwise3x3, readable, untouched
 class RPCPE(nn.Module):
     """Residual parallel conditional positional encoding: y = x + sum of depth-wise 3x3 branches.
 
-    Each branch is normalised (BatchNorm), or with `norm=False` none is. A sum of convolutions is the
-    convolution by the summed kernel, and the skip adds one to its centre. So one 3x3 is all that
-    runs; while BatchNorm gathers statistics, another for each batch (inside `FeedForward`, see
+    Each branch is normalised (BatchNorm), or with `norm=False` none is. A sum of convolutions is
+    the convolution by the summed kernel, and the skip adds one to its centre. So one 3x3 is all
+    that runs; while BatchNorm gathers statistics, another for each batch (inside `FeedForward`, see
     `layers/branches.py`). `fuse` makes it permanent and drops the branches.
     """
 

@@ -7,9 +7,9 @@
 
 Mean and variance are over all pixels of the batch, zeros around each map, as BatchNorm takes them.
 
-`composed` reads like that. `native` computes no z_i: their statistics follow from those of h, and by
-them all branches are one 3x3, another for each batch. With m and S the mean and covariance of the
-nine places of a window of h,
+`composed` reads like that. `native` computes no z_i: their statistics follow from those of h, and
+by them all branches are one 3x3, another for each batch. With m and S the mean and covariance of
+the nine places of a window of h,
 
     mean z_i = k_i . m      var z_i = k_i^T S k_i
 """

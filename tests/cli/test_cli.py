@@ -71,7 +71,7 @@ def test_list(run):
         "linglo_b1",
         "linglo_b2",
     ]
-    assert "3.77" in out
+    assert "3.81" in out
 
 
 def test_list_takes_a_part_of_a_name(typed):

@@ -151,9 +151,7 @@ def test_compiles_in_one_graph(untyped):
     other = copy.deepcopy(layer)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     x, g = torch.randn(2, 9, 7, 8), torch.randn(2, 9, 7, 8)
-    assert_close(
-        trained_step(layer, compiled, x, g), trained_step(other, other, x, g), 1e-5
-    )
+    assert_close(trained_step(layer, compiled, x, g), trained_step(other, other, x, g), 1e-5)
 
 
 # -- where branches are called one by one ---------------------------------------------------------

@@ -95,7 +95,7 @@ def _feed(h: Tensor, one: "_Branches", w2: Tensor, b2: Tensor, tanh: bool) -> An
 
 
 class _Branches:
-    """All branches as one 3x3 of a map with these sums; keeps alive what the structure points at."""
+    """All branches as one 3x3 of a map with these sums; holds what the structure points at."""
 
     def __init__(self, h, sums, k, gamma, beta, eps, skip, statistics):
         n, J = gamma.shape

@@ -144,7 +144,7 @@ inline void branches_backward(const Branches& c) {
     }
     const double scale = 1.0 / c.pixels;
     Double dsums[MOMENT_SUMS];
-    for (Double& d : dsums) d = Double{};
+    for (int i = 0; i < MOMENT_SUMS; i++) dsums[i] = Double{};
     for (int a = 0; a < 9; a++) {
       MomentTerms::first(a, [&](int i, double sign) { dsums[i] += ds[a] * (sign * scale); });
       for (int b = a; b < 9; b++)

@@ -120,7 +120,7 @@ inline void add_border_moments(const MomentMap& m, const float* image, double* t
   for (int i = 0; i < 4; i++) {
     const float* line = image + m.edge(i);
     Wide sum[MomentSums::LINE];
-    for (Wide& s : sum) s = Wide{};
+    for (int k = 0; k < MomentSums::LINE; k++) sum[k] = Wide{};
     for (int j = 0; j < m.length(i); j++) {
       const Wide h = load_wide(line + j * m.step(i));
       sum[0] += h;
@@ -148,7 +148,7 @@ inline void moments_forward(const Moments& c, int task, float* scratch) {
         const int end = min(plan.rows, c.H - y0);
         for (int y = 0; y < end; y += plan.group) {
           Wide sum[MomentSums::INNER];
-          for (Wide& s : sum) s = Wide{};
+          for (int i = 0; i < MomentSums::INNER; i++) sum[i] = Wide{};
           for (int r = y; r < min(end, y + plan.group); r++) add_moments(tile, r, sum);
           for (int i = 0; i < MomentSums::INNER; i++)
             add_wide(c.sums + ptrdiff_t(i) * c.C + from + v, sum[i]);
@@ -173,7 +173,7 @@ struct MomentRows {
     each[1] += each[1];  // of the square
     for (int x = 0; x < m.c.W; x += PX) {
       Wide sum[PX];
-      for (Wide& s : sum) s = each[0];
+      for (int i = 0; i < PX; i++) sum[i] = each[0];
       const float* at = tile.at(y - 2) + (x - 2) * WIDE;
       repeat<5>([&](auto a) INLINED {
         constexpr int dy = decltype(a)::value - 2;
