@@ -17,8 +17,10 @@ from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
 from saccade.engine.run import Run, environment
+from saccade.engine.state import weight_names
 from saccade.engine.train import Report, Training
 from saccade.engine.watch import Silent, Watcher
+from saccade.layers.branches import fit_norms
 from saccade.models import describe
 from saccade.models.saved import load
 from saccade.recipes.disk import read_group
@@ -195,6 +197,8 @@ def _fit(
         has_checkpoint = resumed and _can_go_on(run)
         recipe = make.without_start(run.recipe) if has_checkpoint else run.recipe
         task = make.task(recipe, run.classes, splits.notes)
+        if has_checkpoint:
+            fit_norms(task, weight_names(Checkpoints(run.folder)))
         make.try_sizes(task, recipe)
         task.metric()  # fails now, not after an epoch, if a package is missing
         short = changes.shortened(known)

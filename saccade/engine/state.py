@@ -163,6 +163,15 @@ def _chosen(checkpoints: Checkpoints, group: Group) -> tuple[dict[str, Any] | Pa
     return checkpoints.read(next(e for e in entries if e["step"] == step)), torn
 
 
+def weight_names(checkpoints: Checkpoints) -> set[str]:
+    """What the last whole checkpoint has of the task's parameters and buffers."""
+    checkpoint, _ = checkpoints.load()
+    if not isinstance(checkpoint, Path):
+        return set(checkpoint["model"])
+    kind = former if former.is_former(checkpoint) else shards
+    return {str(path[1]) for path in kind.leaves(checkpoint) if path[0] == "model"}
+
+
 def _fits(task: Task, tensors: dict[str, torch.Tensor]) -> None:
     own = task.state_dict()
     for name in own.keys() | tensors.keys():

@@ -7,10 +7,12 @@ from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from saccade.layers.branches import letters_of_batch, remember
 from saccade.layers.conv import Conv3x3
 from saccade.layers.position import RPCPE
 from saccade.layers.untouched import untouched
 from saccade.ops import feed as ops
+from saccade.ops.branches import BranchWeights, feed_branches
 
 
 class FeedForward(nn.Module):
@@ -41,15 +43,12 @@ class FeedForward(nn.Module):
 
     def letters(self, x: Float[Tensor, "B H W C"]) -> ops.FeedForwardWeights | None:
         """The parameters as `saccade.ops.feed` calls them; None where modules must be called."""
-        widen, position, narrow = self.widen, self.position, self.narrow
-        known = type(self.act) is nn.GELU and type(position) in (RPCPE, type(None))
-        if not known or not untouched(x, widen, self.act, narrow):
-            return None
-        if x.ndim != 4 or widen.bias is None or narrow.bias is None:
+        widen, narrow = self.widen, self.narrow
+        if not self._plain(x):
             return None
         taps = shift = None
-        if position is not None:
-            one = cast(RPCPE, position).one(x)
+        if self.position is not None:
+            one = cast(RPCPE, self.position).one(x)
             if one is None:
                 return None
             taps, shift = one
@@ -57,10 +56,45 @@ class FeedForward(nn.Module):
             widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias
         )  # fmt: skip
 
+    def _plain(self, x: Float[Tensor, "B H W C"]) -> bool:
+        """Whether all but `position` is as the operators compute it."""
+        widen, narrow = self.widen, self.narrow
+        known = type(self.act) is nn.GELU and type(self.position) in (RPCPE, type(None))
+        if not known or not untouched(x, widen, self.act, narrow):
+            return False
+        return x.ndim == 4 and widen.bias is not None and narrow.bias is not None
+
+    def _by_statistics(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"] | None:
+        """The result where branches of `position` are normalised over this batch, which they count.
+
+        None where modules must be called.
+        """
+        position, widen, narrow = self.position, self.widen, self.narrow
+        if type(position) is not RPCPE or position.fused is not None or not self._plain(x):
+            return None
+        if not untouched(x, position):
+            return None
+        letters = letters_of_batch(list(position.branches))
+        if letters is None:
+            return None
+        k, gamma, beta, eps = letters
+        weights = BranchWeights(
+            widen.weight, widen.bias, k, gamma, beta, narrow.weight, narrow.bias
+        )  # fmt: skip
+        results = feed_branches(x, weights, eps, position.skip, self.act.approximate == "tanh")
+        if results is None:
+            return None
+        y, statistics = results
+        remember(list(position.branches), statistics, x.shape[0] * x.shape[1] * x.shape[2])
+        return y
+
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         letters = self.letters(x)
         if letters is not None:
             return ops.feed_forward(x, letters, self.act.approximate == "tanh")
+        y = self._by_statistics(x)
+        if y is not None:
+            return y
         x = self.widen(x)
         if self.position is not None:
             x = self.position(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

@@ -8,45 +8,23 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.norm import is_scale_and_shift, scale_and_shift
+from saccade.layers.branches import DepthwiseBranch, Kernel3x3, frozen
 from saccade.layers.untouched import depthwise3x3, readable, untouched
-
-
-@readable
-class DepthwiseBranch(nn.Module):
-    """One depth-wise 3x3 without bias, optionally followed by BatchNorm."""
-
-    def __init__(self, dim: int, norm: bool):
-        super().__init__()
-        self.conv = nn.Conv2d(dim, dim, 3, padding=1, groups=dim, bias=False)
-        self.norm = nn.BatchNorm2d(dim) if norm else None
-
-    def kernel(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]]:
-        """The branch as weight and bias, its BatchNorm folded in at the running statistics."""
-        weight, bias = self.conv.weight, self.conv.bias
-        bias = weight.new_zeros(len(weight)) if bias is None else bias
-        if self.norm is None:
-            return weight, bias
-        scale, shift = scale_and_shift(self.norm)
-        return weight * scale[:, None, None, None], shift + bias * scale
-
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        x = self.conv(x)
-        return x if self.norm is None else self.norm(x)
 
 
 @readable
 class RPCPE(nn.Module):
     """Residual parallel conditional positional encoding: y = x + sum of depth-wise 3x3 branches.
 
-    A sum of convolutions is the convolution by the summed kernel, and the skip adds one to its
-    centre. So except while BatchNorm gathers statistics, one 3x3 is all that ever runs; `fuse`
-    makes that permanent and drops the branches.
+    Each branch is normalised (BatchNorm), or with `norm=False` none is. A sum of convolutions is
+    the convolution by the summed kernel, and the skip adds one to its centre. So one 3x3 is all
+    that runs; while BatchNorm gathers statistics, another for each batch (inside `FeedForward`, see
+    `layers/branches.py`). `fuse` makes it permanent and drops the branches.
     """
 
     whole = True  # its parts are read more often than called: where models are split, it is not
 
-    def __init__(self, dim: int, branches: int = 4, skip: bool = True, norm: bool = False):
+    def __init__(self, dim: int, branches: int = 4, skip: bool = True, norm: bool = True):
         super().__init__()
         if branches < 1:
             raise ValueError(f"RPCPE: at least one branch is needed, got {branches=}")
@@ -65,14 +43,13 @@ class RPCPE(nn.Module):
     def _branches(self) -> list[DepthwiseBranch]:
         return [cast(DepthwiseBranch, branch) for branch in self.branches]
 
-    def kernel(self) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]]:
-        """All branches and the skip as one 3x3."""
+    def kernel(self) -> Kernel3x3:
+        """All branches and the skip as one 3x3, at the running statistics."""
         kernels, biases = zip(*(branch.kernel() for branch in self._branches()), strict=True)
-        weight, bias = sum(kernels[1:], kernels[0]), sum(biases[1:], biases[0])
-        if self.skip:
-            centre = F.pad(weight.new_ones(1, 1), (1, 1, 1, 1))
-            weight = weight + centre
-        return weight, bias
+        return self._with_skip(sum(kernels[1:], kernels[0])), sum(biases[1:], biases[0])
+
+    def _with_skip(self, weight: Float[Tensor, "C 1 3 3"]) -> Float[Tensor, "C 1 3 3"]:
+        return weight + F.pad(weight.new_ones(1, 1), (1, 1, 1, 1)) if self.skip else weight
 
     @torch.no_grad()
     def fuse(self) -> "RPCPE":
@@ -87,10 +64,8 @@ class RPCPE(nn.Module):
             self.branches = nn.ModuleList()
         return self
 
-    def one(
-        self, x: Float[Tensor, "B *map"]
-    ) -> tuple[Float[Tensor, "C 1 3 3"], Float[Tensor, "C"]] | None:
-        """The one 3x3 that runs now on such a map.
+    def one(self, x: Float[Tensor, "B *map"]) -> Kernel3x3 | None:
+        """The one 3x3 that runs now on such a map, if it is the same for all maps.
 
         None while BatchNorm gathers statistics, or where a part must be called as a module.
         """
@@ -99,12 +74,7 @@ class RPCPE(nn.Module):
         if self.fused is not None:
             known = depthwise3x3(self.fused) and self.fused.bias is not None
             return (self.fused.weight, self.fused.bias) if known else None
-        for branch in self._branches():
-            if type(branch) is not DepthwiseBranch or not depthwise3x3(branch.conv):
-                return None
-            if branch.norm is not None and not is_scale_and_shift(branch.norm):
-                return None
-        return self.kernel()
+        return self.kernel() if all(map(frozen, self.branches)) else None
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         if self.fused is not None:

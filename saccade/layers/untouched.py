@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules import module as everywhere
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.module_tracker import ModuleTracker
+from torchvision.ops import FrozenBatchNorm2d
 
 from saccade.ops.linear import linear
 from saccade.ops.operator import PLAIN_TENSORS
@@ -33,7 +34,7 @@ def readable(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
-for _kind in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, nn.GELU, nn.ModuleList):
+for _kind in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, FrozenBatchNorm2d, nn.GELU, nn.ModuleList):
     readable(_kind)
 
 
@@ -68,9 +69,10 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
     if any(getattr(module, hooks) for hooks in _HOOKS):
         return False
     # An affine norm keeps statistics beside its parameters; a plain layer has no buffers.
-    if module._buffers and not isinstance(module, _NormBase):
+    if module._buffers and not isinstance(module, (_NormBase, FrozenBatchNorm2d)):
         return False
-    for p in module._parameters.values():
+    frozen = isinstance(module, FrozenBatchNorm2d)
+    for p in (module._buffers if frozen else module._parameters).values():
         if p is None:
             continue
         if type(p) not in PLAIN_TENSORS or p.device != x.device:

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import nn
 
+from saccade.layers.branches import DepthwiseBranch
 from saccade.models.zoo import Classifier, stated
 
 
@@ -27,8 +28,16 @@ def _arguments(model: nn.Module) -> dict[str, Any]:
         "in_chans": model.backbone.in_chans,
         "global_pool": model.head.global_pool.pool_type,
         **model.overrides,
+        **_without_norms(model),
         "fused": model.fused,
     }
+
+
+def _without_norms(model: nn.Module) -> dict[str, Any]:
+    """What weights of older versions made of a model: branches without norms."""
+    branches = [m for m in model.modules() if isinstance(m, DepthwiseBranch)]
+    bare = bool(branches) and all(branch.norm is None for branch in branches)
+    return {"branch_norm": False} if bare else {}
 
 
 def timm_config(model: nn.Module) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from timm.layers import LayerNorm2d
 from torch import Tensor, nn
 
+from saccade.layers.branches import fit_norms
 from saccade.models import zoo
 from saccade.models.backbone import Backbone, Stage
 from saccade.models.detector import DenseNetwork
@@ -124,6 +125,8 @@ def copy_body(body: nn.Module, architecture: str, source: nn.Module) -> None:
             f"set model.name={theirs}"
         )
     body, source = _core(body), _core(source)
+    if isinstance(source, Backbone):
+        fit_norms(body, source.state_dict())
     held = {_joined(key): value for key, value in source.state_dict().items()}
     own = body.state_dict()
     for key, value in own.items():

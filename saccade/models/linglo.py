@@ -33,7 +33,8 @@ class LinGlo(Backbone):
     layout    a letter per stage: H, the block above; C, a convolution block with SE (Table 5). The
               variants have three of these a stage: the text leaves it open, the counts ask for it
     position  "rp-cpe", "p-cpe", "r-cpe", "cpe" (Table 6) or "absolute" (section 5.4)
-    branch_norm  BatchNorm in the branches of the positional encoding, folded by `fuse`
+    branch_norm  BatchNorm in the branches of the positional encoding, as in the re-parameterisation
+              that the paper cites (3.2); folded by `fuse`
     mixer     "key-only", "dot" or "dot-naive" (Fig. 4)
     down      "conv" or "patch": non-overlapping patches (section 5.4)
     steps     stride of each way down; 1 means none, and no new positions (section 5.4)
@@ -51,7 +52,7 @@ class LinGlo(Backbone):
         drop_path: float = 0.1,
         layout: str = "HHHH",
         position: str = "rp-cpe",
-        branch_norm: bool = False,
+        branch_norm: bool = True,
         mixer: str = "key-only",
         down: str = "conv",
         steps: Sequence[int] = (4, 2, 2, 2),

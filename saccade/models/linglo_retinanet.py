@@ -26,17 +26,24 @@ def precisions(*said: str) -> tuple[Claim, ...]:
     )
 
 
+def _ours(branches: str, normalised: str, fused: str) -> str:
+    return (
+        f"{PVT}: {normalised} with four normalised branches in RP-CPE ({branches} without their "
+        f"norms), {fused} when they are fused for deployment"
+    )
+
+
 CLAIMS = {
     "linglo_b0_retinanet": (
-        Claim("Table 3", "params", "13.0M"),
+        Claim("Table 3", "params", "13.0M", differs=_ours("13.0M", "13.1M", "12.9M")),
         *precisions("38.0", "58.3", "40.2", "22.8", "41.2", "49.6"),
     ),
     "linglo_b1_retinanet": (
-        Claim("Table 3", "params", "23.8M"),
+        Claim("Table 3", "params", "23.8M", differs=_ours("23.8M", "23.9M", "23.5M")),
         *precisions("41.5", "62.4", "44.5", "27.1", "45.4", "53.9"),
     ),
     "linglo_b2_retinanet": (
-        Claim("Table 3", "params", "35.1M", differs=PVT),
+        Claim("Table 3", "params", "35.1M", differs=_ours("35.5M", "35.7M", "34.9M")),
         *precisions("44.7", "65.8", "47.9", "28.0", "48.9", "57.8"),
     ),
 }

@@ -17,6 +17,7 @@ from safetensors.torch import save as serialised
 from torch import nn
 
 from saccade import files, weights
+from saccade.layers.branches import fit_norms
 from saccade.models import arguments
 from saccade.models.describe import describe, timm_config
 from saccade.models.zoo import unstated
@@ -204,6 +205,7 @@ def _built(
 
     def make() -> nn.Module:
         net: Any = build(**about) if build else timm.create_model(**_timm_words(about))
+        fit_norms(net, tensors)
         return net.eval().fuse() if fused else net.eval()
 
     try:
@@ -251,6 +253,7 @@ def _fits(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> No
 
 def fill(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:
     """Load a state dict, or say in one sentence why it belongs to another model."""
+    fit_norms(model, tensors)
     _fits(model, tensors, source)
     model.load_state_dict(tensors)
 

@@ -185,6 +185,16 @@ class Operator:
         if self.own_check is not None:
             self.own_check(*inputs)
 
+    def with_residuals(self, *inputs: Any, backend: str = "auto") -> tuple[Tensor, ...] | None:
+        """The result, and what a kernel keeps beside it; None if none keeps anything of this call.
+
+        What is kept has no gradient.
+        """
+        if not torch.compiler.is_compiling():
+            self.check(*inputs)
+        form = self.choose(inputs, backend)
+        return self._call(*inputs, form, True) if self._keeps(form, inputs) else None
+
     # -- the choice --------------------------------------------------------------------------
 
     def choose(self, inputs: Sequence[Any], backend: str = "auto") -> str:

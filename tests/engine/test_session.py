@@ -8,14 +8,18 @@ import signal
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from torch import nn
 
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run
 from saccade.engine.train import Stopped
 from saccade.files import write_json
-from saccade.recipes.recipe import change
+from saccade.models.saved import load, save
+from saccade.models.zoo import build
+from saccade.recipes.recipe import Model, change
 from tests.engine.classify_runs import PLAIN, At, fit, folder
 
 
@@ -191,6 +195,28 @@ def test_a_run_goes_on_without_the_model_it_started_from(run, data, tmp_path):
     stopped(change(PLAIN, model__start=str(copied)), data, out)
     (tmp_path / "start.safetensors").unlink()
     session.resume(out, device="cpu")
+
+
+def test_a_run_that_began_without_branch_norms_goes_on_without(data, tmp_path):
+    """As runs of older versions did, whose recipe does not speak of them."""
+    out = tmp_path / "run"
+    bare = Model(name="linglo_nano", drop_path=0.0, options={"branch_norm": False})
+    stopped(change(PLAIN, model=bare), data, out)
+    recipe = json.loads((out / "recipe.json").read_text())
+    text = json.dumps(recipe).replace('{"branch_norm": false}', "{}")
+    assert text != json.dumps(recipe)
+    (out / "recipe.json").write_text(text)
+    run = session.resume(out, device="cpu")
+    model = load(run.folder)
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
+
+
+def test_weights_without_branch_norms_start_a_run(data, tmp_path):
+    torch.manual_seed(0)
+    older = save(build("linglo_nano", num_classes=2, branch_norm=False), tmp_path / "a.safetensors")
+    model = Model(name="linglo_nano", drop_path=0.0, start=str(older))
+    run = fit(change(PLAIN, model=model, schedule__epochs=1), data, tmp_path / "run")
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in load(run.folder).modules())
 
 
 def test_a_run_that_lost_its_checkpoints_is_not_begun_anew(run, tmp_path):

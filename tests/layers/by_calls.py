@@ -249,13 +249,14 @@ LAYERS = {
     "stem": _stem(),
     "stem_pointwise": _stem(values="pointwise", border="mask"),
     "stem_conv": _stem(values="conv", position="none"),
-    "rpcpe": Layer(partial(RPCPE, 8, 3), position, 8, False),
-    "rpcpe_norm": Layer(partial(RPCPE, 8, 2, norm=True, skip=False), position, 8, False),
+    "rpcpe": Layer(partial(RPCPE, 8, 3, norm=False), position, 8, False),
+    "rpcpe_norm": Layer(partial(RPCPE, 16, 2, skip=False), position, 16, False),
     "feed": Layer(partial(FeedForward, 8, 32), feed_forward, 8),
     "feed_tanh": Layer(
         partial(FeedForward, 8, 32, act=partial(nn.GELU, approximate="tanh")), feed_forward, 8
     ),
-    "feed_position": Layer(lambda: FeedForward(8, 32, RPCPE(32, 2)), feed_forward, 8),
+    "feed_position": Layer(lambda: FeedForward(8, 32, RPCPE(32, 2, norm=False)), feed_forward, 8),
+    "feed_norm": Layer(lambda: FeedForward(8, 32, RPCPE(32, 2)), feed_forward, 8),
     "window": Layer(partial(WindowAttention, 8, 2, 3), window_attention, 8),
     "dot": Layer(partial(DotProductAttention, 8, 2), dot_product, 8),
     "conv1x1": Layer(lambda: nn.Sequential(Conv1x1(8, 12)), convolution, 8, False),

@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.flop_counter import FlopCounterMode
 
-from saccade.ops import feed, linear, linglo, qna, sasa, sasa_block, window
+from saccade.ops import branches, feed, linear, linglo, qna, sasa, sasa_block, window
 from saccade.ops.operator import OPERATORS, Kernel, Operator, use_backend
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +149,16 @@ EXAMPLES = {
     ),
     "feed_forward without taps": Example(
         feed.FEED_FORWARD, [(2, 5, 6, 3), (16, 3), (16,), None, None, (4, 16), (4,)], (True,)
+    ),
+    "feed_branches": Example(
+        branches.FEED_BRANCHES,
+        [(2, 5, 6, 3), (16, 3), (16,), (2, 16, 1, 3, 3), (2, 16), (2, 16), (4, 16), (4,)],
+        (1e-5, True, False),
+    ),
+    "feed_branches without skip": Example(
+        branches.FEED_BRANCHES,
+        [(2, 5, 6, 3), (16, 3), (16,), (1, 16, 1, 3, 3), (1, 16), (1, 16), (4, 16), (4,)],
+        (1e-3, False, True),
     ),
     "linear": Example(linear.LINEAR, [(2, 7, 8, 3), (5, 3), (5,)]),
     "linear without bias": Example(linear.LINEAR, [(2, 7, 8, 3), (5, 3), None]),

@@ -160,7 +160,7 @@ def sealed(path: Path) -> str:
     line = content[-len(SEAL.format("0" * 16)) :].decode(errors="replace")
     mark = line[-17:-1]
     if line != SEAL.format(mark):
-        raise DamagedError("it is cut short")
+        raise DamagedError("it is cut short, or of a version before 0.1")
     if hashlib.sha256(content).hexdigest().encode() != digest:
         raise DamagedError("its bytes are not those that were built")
     return mark

@@ -52,11 +52,12 @@ def _structure(name: str) -> Any:
     return type(name, (ctypes.Structure,), {"_fields_": _fields(name)})
 
 
-Sasa, Qna, Summary, Linear, Feed, Block = map(
-    _structure, ("Sasa", "Qna", "Summary", "Linear", "Feed", "Block")
+Sasa, Qna, Summary, Linear, Feed, Moments, Branches, Block = map(
+    _structure, ("Sasa", "Qna", "Summary", "Linear", "Feed", "Moments", "Branches", "Block")
 )
 CALLS = {
-    "sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed, "block": Block,
+    "sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed,
+    "moments": Moments, "branches": Branches, "block": Block,
 }  # fmt: skip
 STRUCTURES = {structure.__name__: structure for structure in (Map, *CALLS.values())}
 if list(STRUCTURES) != list(_HEADER.structures):

@@ -74,7 +74,7 @@ def _add_structure(structures: dict[str, dict[str, str]], name: str, content: st
                 return False
             constant, kind, pointer = parts[1], parts[2], match[1]
             numbers = not constant and kind in ("int32_t", "int64_t", *structures)
-            if not (kind in ("void", "float") if pointer else numbers):
+            if not (kind in ("void", "float", "double") if pointer else numbers):
                 return False
             fields[match[2]] = POINTER if pointer else kind
     structures[name] = fields

@@ -5,6 +5,7 @@ from typing import Any
 import timm
 from torch import nn
 
+from saccade.layers.branches import fit_norms
 from saccade.models import zoo
 from saccade.models.describe import timm_config
 from saccade.models.saved import load
@@ -52,6 +53,7 @@ def start(net: nn.Module, source: str) -> None:
         )
     head = timm_config(net)["classifier"]
     weights = {k: v for k, v in other.state_dict().items() if not k.startswith(head)}
+    fit_norms(net, weights)
     own = {k: v.shape for k, v in net.state_dict().items() if not k.startswith(head)}
     if own != {k: v.shape for k, v in weights.items()}:
         raise ValueError(f"model.start: {source!r} was built with other options than the recipe's")

@@ -18,7 +18,8 @@ constexpr int QNA_WINDOW = 15;
 constexpr int BLOCK_SIDE = 4;          // pixels
 constexpr int BLOCK_INPUTS = 64;       // channels of the image
 constexpr int BLOCK_WIDTH_STEP = 16;   // head widths are multiples of it
-constexpr int FEED_HIDDEN_STEP = 16;   // so are hidden channels of this
+constexpr int FEED_HIDDEN_STEP = 16;   // so are hidden channels of this, and those of moments
+constexpr int MOMENT_SUMS = 38;
 
 // Four axes (batch, channel, row, column) in any order in memory; strides in elements.
 // For an absent tensor, data is null.
@@ -77,7 +78,7 @@ struct Linear {
 };
 
 // Two linear layers for every pixel, between them GELU and, before it, a depth-wise 3x3. In fp32 and
-// dense. Without a 3x3 all pixels may be one column: W = 1.
+// dense. Without a 3x3 all pixels may be one column: W = 1. Without w1 and b1, x is h.
 struct Feed {
   int32_t threads, B, H, W, inputs, hidden, outputs;  // hidden: in FEED_HIDDEN_STEPs
   int32_t tanh;                                       // GELU's form
@@ -89,6 +90,28 @@ struct Feed {
   // backward; all but dx are added to what is there
   const float* g;
   float *dx, *dw1, *db1, *dtaps, *dshift, *dw2, *db2;
+};
+
+// Sums from which the moments of all 3x3 windows of a map follow; see moments.h. Dense, fp32.
+struct Moments {
+  int32_t threads, B, H, W, C;  // C: in FEED_HIDDEN_STEPs
+  const float* h;               // B H W C
+  double* sums;                 // MOMENT_SUMS C; added to what is there
+  const float* dsums;           // backward
+  float* dh;                    // added to what is there
+};
+
+// Depth-wise 3x3 branches, normalised by a map's moments, as one 3x3; see branches.h. Dense.
+struct Branches {
+  int32_t C, branches, pixels;  // C: in FEED_HIDDEN_STEPs; pixels: of all images
+  int32_t skip;                 // 1: the map itself is one more branch
+  const double* sums;           // MOMENT_SUMS C
+  const float *k, *gamma, *beta, *eps;  // branches 9 C; branches C; branches C; one number
+  float *taps, *shift;          // 9 C; C
+  float *mean, *var;            // branches C
+  // backward
+  const float *dtaps, *dshift;
+  float *dk, *dgamma, *dbeta, *dsums;
 };
 
 // Attention inside blocks of 4 x 4 pixels, with its projections. In fp32; dense but for x.

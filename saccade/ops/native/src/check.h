@@ -56,11 +56,25 @@ inline bool takes(const Linear& c, bool backward) {
 
 inline bool takes(const Feed& c, bool backward) {
   const bool sizes = c.B >= 0 && positive(c.threads, c.H, c.W, c.inputs, c.hidden, c.outputs) &&
-                     c.hidden % FEED_HIDDEN_STEP == 0 && !c.taps == !c.shift && there(c.w1, c.w2);
+                     c.hidden % FEED_HIDDEN_STEP == 0 && !c.taps == !c.shift && there(c.w2) &&
+                     !c.w1 == !c.b1 && (c.w1 || c.inputs == c.hidden);
   if (!sizes || !c.B) return sizes;
-  if (!backward) return there(c.x, c.b1, c.b2, c.y);
-  return there(c.x, c.h, c.g, c.dx, c.dw1, c.db1, c.dw2, c.db2) &&
+  if (!backward) return there(c.x, c.b2, c.y);
+  return there(c.x, c.h, c.g, c.dx, c.dw2, c.db2) && (!c.w1 || there(c.dw1, c.db1)) &&
          (!c.taps || there(c.dtaps, c.dshift));
+}
+
+inline bool takes(const Moments& c, bool backward) {
+  const bool sizes = c.B >= 0 && positive(c.threads, c.H, c.W, c.C) && c.C % FEED_HIDDEN_STEP == 0;
+  if (!sizes || !c.B) return sizes;
+  return there(c.h) && (backward ? there(c.dsums, c.dh) : there(c.sums));
+}
+
+inline bool takes(const Branches& c, bool backward) {
+  const bool sizes = positive(c.C, c.branches, c.pixels) && c.C % FEED_HIDDEN_STEP == 0 &&
+                     there(c.sums, c.k, c.gamma, c.beta, c.eps);
+  if (!backward) return sizes && there(c.taps, c.shift, c.mean, c.var);
+  return sizes && there(c.dtaps, c.dshift, c.dk, c.dgamma, c.dbeta, c.dsums);
 }
 
 inline bool takes(const Block& c, bool backward) {

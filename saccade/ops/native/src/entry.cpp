@@ -239,6 +239,24 @@ int run_backward(const Feed& call) {
   return failed;
 }
 
+int run_forward(const Moments& call) {
+  const Kernels& k = kernels();
+  return forward(call, k.moments_work(call, false), k.moments_forward);
+}
+int run_backward(const Moments& call) {
+  const Kernels& k = kernels();
+  return forward(call, k.moments_work(call, true), k.moments_backward);
+}
+
+int run_forward(const Branches& call) {
+  kernels().branches_forward(call);
+  return DONE;
+}
+int run_backward(const Branches& call) {
+  kernels().branches_backward(call);
+  return DONE;
+}
+
 }  // namespace
 }  // namespace saccade
 
@@ -310,4 +328,6 @@ BORDER(Qna, qna)
 BORDER(Summary, summary)
 BORDER(Linear, linear)
 BORDER(Feed, feed)
+BORDER(Moments, moments)
+BORDER(Branches, branches)
 BORDER(Block, block)

@@ -11,6 +11,7 @@
 //
 // A task has a chunk of its own, so that it owns the sums over pixels. Only dx is a sum over chunks:
 // dh is laid down for some rows of the map (a turn), and multiplied when all chunks are there.
+// Without W1, x is h and dx is dh.
 #pragma once
 #include <cstring>
 
@@ -63,13 +64,15 @@ struct FeedPlan {
   }
 };
 
-// Its two matrices, chunk by chunk; backward, each turned round.
+// Its two matrices (or the second alone), chunk by chunk; backward, each turned round.
 struct FeedMatrices {
   size_t first, second;  // numbers of one chunk
   FeedMatrices(const Feed& c, const FeedPlan& plan, bool backward)
-      : first(padded(plan.chunk) * ((backward ? c.outputs : c.inputs) + 1)),
+      : first(backward ? padded(plan.chunk) * (c.outputs + 1)
+              : c.w1   ? padded(plan.chunk) * (c.inputs + 1)
+                       : 0),
         second(backward ? 0 : padded(c.outputs) * (plan.chunk + 1)) {}
-  static size_t last(const Feed& c) { return padded(c.inputs) * (c.hidden + 1); }
+  static size_t last(const Feed& c) { return c.w1 ? padded(c.inputs) * (c.hidden + 1) : 0; }
 };
 inline size_t feed_packed(const Feed& c, bool backward) {
   const FeedPlan plan(c, backward);
@@ -91,7 +94,7 @@ inline void feed_pack(const Feed& c, bool backward, int i, float* to) {
   if (i == plan.chunks) return pack(c.hidden, c.inputs, c.w1, 1, c.inputs, nullptr, at);
   const int from = i * plan.chunk, n = plan.width(c, i);
   if (backward) return pack(c.outputs, n, c.w2 + from, 1, c.hidden, nullptr, at);
-  pack(c.inputs, n, c.w1 + ptrdiff_t(from) * c.inputs, c.inputs, 1, c.b1 + from, at);
+  if (c.w1) pack(c.inputs, n, c.w1 + ptrdiff_t(from) * c.inputs, c.inputs, 1, c.b1 + from, at);
   pack(n, c.outputs, c.w2 + from, c.hidden, 1, i ? nullptr : c.b2, at + size.first);
 }
 
@@ -123,17 +126,22 @@ void feed_forward(const Feed& c, int task, const float* packed, float* scratch) 
     const FeedRows rows(c, from, n);
     for (int y = r0; y < r1; y += plan.step) {
       const int count = min(plan.step, r1 - y), end = min(c.H, y + count + plan.halo);
-      h.drop_before(y - plan.halo);
-      times_packed(c.x + pixel(h.end) * c.inputs, c.inputs, (end - h.end) * c.W, packed, n, false,
-                   h.at(h.end));
-      if (c.h)
-        for (int r = max(h.end, r0); r < min(end, r1); r++)
-          rows.lay_down(h.at(r), c.h + pixel(r) * c.hidden);
-      h.end = end;
+      if (c.w1) {
+        h.drop_before(y - plan.halo);
+        times_packed(c.x + pixel(h.end) * c.inputs, c.inputs, (end - h.end) * c.W, packed, n, false,
+                     h.at(h.end));
+        if (c.h)
+          for (int r = max(h.end, r0); r < min(end, r1); r++)
+            rows.lay_down(h.at(r), c.h + pixel(r) * c.hidden);
+        h.end = end;
+      }
+      const auto h_at = [&](int r) -> const float* {
+        if (r < 0 || r >= c.H) return nullptr;
+        return c.w1 ? h.at(r) : c.x + pixel(r) * c.hidden + from;
+      };
       for (int r = y; r < y + count; r++) {
-        const float* at[3] = {r ? h.at(r - 1) : nullptr, h.at(r),
-                              r + 1 < c.H ? h.at(r + 1) : nullptr};
-        rows.template activate<TANH>(at, n, active + (r - y) * h.row);
+        const float* at[3] = {h_at(r - 1), h_at(r), h_at(r + 1)};
+        rows.template activate<TANH>(at, c.w1 ? n : c.hidden, active + (r - y) * h.row);
       }
       times_packed(active, n, count * c.W, packed + size.first, c.outputs, i > 0,
                    c.y + pixel(y) * c.outputs);
@@ -171,7 +179,10 @@ void feed_backward(const Feed& c, int t, int i, const float* packed, float* dh, 
   };
   for (int b = turn.b0; b < turn.b1; b++) {
     const auto pixel = [&](int y) { return (ptrdiff_t(b) * c.H + y) * c.W; };
-    const auto dh_at = [&](int y) { return dh + (pixel(y) - turn.first(c)) * c.hidden + from; };
+    const auto dh_at = [&](int y) {
+      return c.w1 ? dh + (pixel(y) - turn.first(c)) * c.hidden + from
+                  : c.dx + pixel(y) * c.hidden + from;
+    };
     const int first = max(0, turn.r0 - plan.halo), last = min(c.H, turn.r1 + plan.halo);
     Sliding du{waiting, row, first, first};
     int done = turn.r0;
@@ -203,7 +214,7 @@ void feed_backward(const Feed& c, int t, int i, const float* packed, float* dh, 
                               r + 1 < c.H ? du.at(r + 1) : nullptr};
         rows.turn_back(at, dh_at(r));
       }
-      in_blocks((ready - done) * c.W, [&](int m, int pixels) {
+      in_blocks(c.w1 ? (ready - done) * c.W : 0, [&](int m, int pixels) {
         const float* g = dh_at(done) + ptrdiff_t(m) * c.hidden;
         add_products(g, c.hidden, n, c.x + (pixel(done) + m) * c.inputs, c.inputs, c.inputs, pixels,
                      0, c.dw1 + ptrdiff_t(from) * c.inputs, c.inputs, room);

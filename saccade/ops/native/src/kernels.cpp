@@ -1,6 +1,7 @@
 // All kernels for the instruction set named by SACCADE_ISA; built once for each.
 #include "kernels.h"
 
+#include "branches.h"
 #include "feed.h"
 #include "linear.h"
 #include "linglo.h"
@@ -209,10 +210,12 @@ FeedWork feed_work(const Feed& c, bool backward) {
   const size_t packed = feed_packed(c, backward) * sizeof(float);
   if (!backward)
     return {plan.chunks, 1, c.B * plan.bands, 0, plan.forward_room(c) * sizeof(float), packed, 0};
+  const size_t room = plan.backward_room(c) * sizeof(float);
+  if (!c.w1) return {plan.chunks, plan.turns, plan.chunks, 0, room, packed, 0};
   const ptrdiff_t most = FeedTurn(c, plan, 0).pixels(c);  // of pixels in a turn
   return {plan.chunks + 1, plan.turns, plan.chunks,
-          int((most + LinearPlan::ROWS - 1) / LinearPlan::ROWS),
-          plan.backward_room(c) * sizeof(float), packed, most * c.hidden * sizeof(float)};
+          int((most + LinearPlan::ROWS - 1) / LinearPlan::ROWS), room, packed,
+          most * c.hidden * sizeof(float)};
 }
 void feed_pack_one(const Feed& c, bool backward, int task, void* packed) {
   feed_pack(c, backward, task, static_cast<float*>(packed));
@@ -231,6 +234,17 @@ void feed_inputs_task(const Feed& c, int turn, int task, const void* packed, con
   feed_inputs(c, turn, task, static_cast<const float*>(packed), static_cast<const float*>(dh));
 }
 
+Work moments_work(const Moments& c, bool backward) {
+  const MomentPlan plan(c);
+  return {backward ? c.B * plan.bands : plan.chunks, plan.room(c) * sizeof(float), 0};
+}
+void moments_forward_task(const Moments& c, int task, void* scratch) {
+  moments_forward(c, task, static_cast<float*>(scratch));
+}
+void moments_backward_task(const Moments& c, int task, void* scratch) {
+  moments_backward(c, task, static_cast<float*>(scratch));
+}
+
 }  // namespace
 
 #define SASA {sasa_work, sasa_forward_task, sasa_backward_task, sasa_reduce_all}
@@ -245,6 +259,8 @@ extern const Kernels table = {
     block_work, block_forward_task, block_backward_task, block_reduce_all,
     linear_work, linear_pack_one, linear_forward_task, linear_backward_task,
     feed_work, feed_pack_one, feed_forward_task, feed_backward_task, feed_inputs_task,
+    moments_work, moments_forward_task, moments_backward_task,
+    branches_forward, branches_backward,
 };
 
 }  // namespace SACCADE_ISA

@@ -53,6 +53,11 @@ struct Kernels {
   void (*feed_backward)(const Feed&, int turn, int task, const void* packed, void* dh,
                         void* scratch);
   void (*feed_inputs)(const Feed&, int turn, int task, const void* packed, const void* dh);
+  Work (*moments_work)(const Moments&, bool backward);
+  void (*moments_forward)(const Moments&, int task, void* scratch);
+  void (*moments_backward)(const Moments&, int task, void* scratch);
+  void (*branches_forward)(const Branches&);
+  void (*branches_backward)(const Branches&);
 };
 
 #define SACCADE_DECLARE(isa) \
