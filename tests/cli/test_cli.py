@@ -95,7 +95,7 @@ def test_show(run):
     code, out = run("show", "linglo_b0_cchh")
     assert code == 0
     for part in (
-        "XXX parameters",
+        "3,711,802 parameters",
         "3 x SEBasicBlock",
         "3 x Block(KeyOnlyAttention)",
         "256 x 7 x 7",
@@ -203,9 +203,14 @@ def test_the_pixel_is_the_files_own(photo):
     "words",
     [
         ["--model", "qna_nano", "--kernels"],
-        ["--model", "qna_nano", "--at", "20,30"],
         ["--model", "sasa_nano", "--at", "20,30"],
-        ["--model", "linglo_nano", "--evidence"],
+        *(
+            pytest.param(words, marks=pytest.mark.slow)
+            for words in (
+                ["--model", "qna_nano", "--at", "20,30"],
+                ["--model", "linglo_nano", "--evidence"],
+            )
+        ),
     ],
 )
 def test_other_views(run, photo, tmp_path, words):

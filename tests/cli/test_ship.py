@@ -143,6 +143,7 @@ def test_one_that_comes_with_the_package_goes_where_one_stands(
 # -- how fast -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_latency_is_the_cpu_time_of_one_thread(run, trained, untyped, monkeypatch, tmp_path):
     monkeypatch.setattr(ship, "ROUNDS", 2)
     monkeypatch.setattr(export, "compiled", lambda raw, _: export.runner_of(raw))
@@ -269,6 +270,7 @@ def assert_shown_alike(theirs, ours, about):
         assert away.mean() < 0.1
 
 
+@pytest.mark.slow
 def test_boxes_without_torch(boxes, photos):
     program = ALONE + FIND + "print(json.dumps([about, rows, inputs]))"
     _, (about, rows, inputs) = alone("detect", program, exported(boxes), *photos)

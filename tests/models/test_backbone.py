@@ -16,13 +16,13 @@ small = pytest.mark.parametrize("name", saccade.names("*_nano"))
 
 @every
 def test_maps_have_the_declared_widths_and_strides(name):
-    """On the meta device: shapes alone, for the largest models too."""
+    """On the meta device: shapes alone, for the largest models too; other sizes are below."""
     backbone = saccade.build(name, device="meta").backbone.eval()
     assert isinstance(backbone, Backbone)
-    for H, W in [(32, 32), (33, 47), (64, 96)]:
-        maps = backbone(torch.empty(1, 3, H, W, device="meta"))
-        for x, width, stride in zip(maps, backbone.widths, backbone.strides, strict=True):
-            assert x.shape == (1, width, math.ceil(H / stride), math.ceil(W / stride))
+    H, W = 33, 47
+    maps = backbone(torch.empty(1, 3, H, W, device="meta"))
+    for x, width, stride in zip(maps, backbone.widths, backbone.strides, strict=True):
+        assert x.shape == (1, width, math.ceil(H / stride), math.ceil(W / stride))
 
 
 @small

@@ -270,10 +270,9 @@ def test_forward_derivatives_of_models(name, dtype):
     assert error(twice, want) < tolerance
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "which",
-    ["nano or local", pytest.param("not nano and not local", marks=pytest.mark.slow)],
-    ids=["models", "layers"],
+    "which", ["nano or local", "not nano and not local"], ids=["models", "layers"]
 )
 def test_all_of_it_without_kernels(which):
     if os.environ.get("SACCADE_NATIVE") == "0":

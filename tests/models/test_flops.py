@@ -72,6 +72,7 @@ def test_recording_gradients_changes_no_count(name):
     assert backward > forward
 
 
+@pytest.mark.slow
 @everything
 def test_the_count_is_the_same_without_kernels(name):
     assert counted(name) == counted_without_kernels()[name]

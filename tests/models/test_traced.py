@@ -90,6 +90,7 @@ def load_elsewhere(imports, paths):
     return json.loads(run.stdout.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_saved_trace_runs_or_says_what_it_needs(untyped, tmp_path):
     """After `import saccade` it runs. Without, it runs too, or the trace or the error says so."""
     x, paths, wants, told = torch.ones(1, 3, 64, 64), [], [], []

@@ -1,6 +1,7 @@
 """Whole models whose modules somebody wrapped: adapters, hooks, pruning, parametrisation, int8."""
 
 import copy
+import itertools
 import warnings
 
 import pytest
@@ -162,8 +163,17 @@ def test_global_hooks_see_every_module(name, kind):
         assert {n for n, m in called(model).items() if id(m) not in seen} == set()
 
 
-@nanos
-@pytest.mark.parametrize("grad", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("name", "grad"),
+    [
+        ("linglo_nano", True),
+        *(
+            pytest.param(name, grad, marks=pytest.mark.slow)
+            for name, grad in itertools.product(saccade.names("*_nano"), (True, False))
+            if (name, grad) != ("linglo_nano", True)
+        ),
+    ],
+)
 def test_a_hook_on_one_module_alone_changes_the_output(name, grad):
     model, x = build(name).eval(), image(40, batch=1)
     silent = set()

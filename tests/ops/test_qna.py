@@ -216,6 +216,7 @@ def held(form, k):
     return sum(storages.values()), forward, peak_memory(step)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_window():
     """Keys, windows, attention maps: nothing of size k^2 is ever held."""
     grown = held(qna.unrolled, 9)  # the same measurement sees a form that does hold them
@@ -228,6 +229,7 @@ def test_memory_does_not_grow_with_the_window():
         assert all(a < b / 4 for a, b in zip(large[1:], grown[1:], strict=True))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_queries_as_values_do():
     """Two queries hold one V, not two: the authors' form holds a copy for each."""
 

@@ -133,7 +133,9 @@ def test_every_instruction_set_of_this_machine(isa):
 
 
 @pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
-@pytest.mark.parametrize("d", [4, 8, 16, 24, 32])
+@pytest.mark.parametrize(
+    "d", [4, 24, *(pytest.param(d, marks=pytest.mark.slow) for d in (8, 16, 32))]
+)
 def test_heads_that_fill_vectors_in_part_or_several_times(isa, d):
     """A vector may hold two heads, a part of one, or the end of one and the beginning of the next,
     and the last of an odd number of heads leaves half of one empty."""
