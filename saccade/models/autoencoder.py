@@ -77,8 +77,10 @@ def up(kind: str, dim: int, out: int, start: str = "even") -> nn.Module:
 @torch.no_grad()
 def begin_bilinear(mix: LearnedQueryUpsampling) -> None:
     """Let each new pixel begin as bilinear interpolation has it, and a little of the window."""
-    side = torch.tensor([[1, 3, 0], [0, 3, 1]], device=mix.rpe.device) / 4  # new pixel, place
-    near = torch.einsum("iy,jx->yxij", side, side).flatten(2)  # query 2 i + j
+    at = (torch.arange(mix.factor, device=mix.rpe.device) + 0.5) / mix.factor - 0.5
+    places = torch.arange(mix.window, device=at.device) - mix.window // 2
+    side = (1 - (at[:, None] - places).abs()).clamp(min=0)  # new pixel, place
+    near = torch.einsum("iy,jx->yxij", side, side).flatten(2)  # query factor i + j
     mix.rpe.copy_((near + 1 / 64).log()[..., None].expand_as(mix.rpe))
 
 

@@ -7,7 +7,8 @@
             qna      x + QnA(LN x),  x + FFN(LN x); windows of 3 x 3, two queries
             conv     x + conv(relu(conv(x))), as EDSR has it: what to compare with at equal size
     up      shuffle  a 3x3 convolution to factor^2 times the channels, which become pixels
-            qna      QnA's up-sampler: a learned query for each new pixel
+            qna      QnA's up-sampler: a learned query for each new pixel, which begins as
+                     bilinear interpolation (begun as a mean of its window, it stays a blur)
 
 LinGlo's authors name super-resolution as what they would try next; QnA's show the up-sampler in an
 auto-encoder. The network around both is the field's plainest. It has no BatchNorm, not even in
@@ -25,6 +26,7 @@ from saccade.layers.block import Block, FeedForward
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import RPCPE
 from saccade.layers.qna import LearnedQueryAttention, LearnedQueryUpsampling, QnAFeedForward
+from saccade.models.autoencoder import begin_bilinear
 
 BODIES, WAYS_UP, FACTORS = ("linglo", "qna", "conv"), ("shuffle", "qna"), (2, 3, 4)
 HEAD = 8  # channels of a head
@@ -50,6 +52,7 @@ class QnAUp(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(dim, eps=1e-6)
         self.mix = LearnedQueryUpsampling(dim, dim // HEAD, 3, factor)
+        begin_bilinear(self.mix)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C Hs Ws"]:
         return self.mix(self.norm(x.permute(0, 2, 3, 1))).permute(0, 3, 1, 2)
