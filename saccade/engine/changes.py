@@ -13,7 +13,7 @@ import numpy as np
 
 from saccade.data.datasets import Splits
 from saccade.engine.run import Run
-from saccade.recipes.disk import from_plain, to_plain
+from saccade.recipes.disk import to_plain
 
 SAMPLE = 256  # images of each set whose files are read
 SETS = {"train", "val", "final"}
@@ -138,8 +138,8 @@ def check_recipe(run: Run, about: dict[str, Any], force: bool) -> list[str]:
         force: go on with the recipe as it is
     """
     try:
-        before = from_plain(about["recipe"])  # with the defaults of this version
-    except (ValueError, KeyError, TypeError):  # a checkpoint of another version
+        before = Run.from_plain(run.folder, about).recipe  # with the defaults of this version
+    except (ValueError, KeyError, TypeError, AttributeError):  # a checkpoint of another version
         return []
     old, now = (_flat(_plain(to_plain(recipe))) for recipe in (before, run.recipe))
     changed = [key for key in sorted(now.keys() | old.keys()) if now.get(key) != old.get(key)]
