@@ -242,7 +242,7 @@ torch.testing.assert_close(layer(x), y)
 
 def test_plain_layers_are_read():
     """Else all of the above would hold for want of fused operators."""
-    position = RPCPE(16)
+    position = RPCPE(16).eval()
     assert untouched(torch.randn(1, 16, 8, 8), position)
     assert position.one(torch.randn(1, 16, 8, 8)) is not None
     assert KeyOnlyAttention(16, 2).letters(torch.randn(1, 9, 16)) is not None

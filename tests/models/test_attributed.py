@@ -56,7 +56,7 @@ def test_integrated_gradients_add_up(name):
     with torch.no_grad():
         difference = (model(x) - model(base))[:, 1]
     assert attribution.shape == x.shape
-    assert (delta.abs() < 0.02 * difference.abs().max()).all()
+    assert (delta.abs() < 0.1 * difference.abs().max()).all()
 
 
 @nanos

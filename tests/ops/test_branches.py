@@ -88,5 +88,5 @@ def test_statistics_come_with_the_result():
 def test_what_does_not_fit_is_refused():
     (x, *w), _ = example(2, 5, 6, 8, 32, 8, 4)
     w[2] = w[2][:, :16]
-    with pytest.raises(ValueError, match="k n J 1 3 3"):
+    with pytest.raises(ValueError, match="k is n J 1 3 3"):
         FEED_BRANCHES(x, *w, 1e-5, True, False)
