@@ -324,6 +324,7 @@ print(json.dumps([about, inputs, windows]))
 """
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_masks_without_torch(run, masks, photos, tmp_path):
     said, (about, inputs, windows) = alone("segment", ALONE + CUT, exported(masks), *photos)
@@ -353,6 +354,7 @@ def test_masks_without_torch(run, masks, photos, tmp_path):
 # -- by name --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "make", "outputs"),
     [

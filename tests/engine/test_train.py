@@ -46,7 +46,12 @@ def assert_equal_runs(a, b):
 
 @pytest.mark.parametrize(
     ("name", "rate"),  # at which it learns from every seed
-    [("linglo_nano", 2e-3), ("qna_nano", 2e-3), ("sasa_nano", 5e-4), ("resnet10t", 2e-3)],
+    [
+        ("linglo_nano", 2e-3),
+        pytest.param("qna_nano", 2e-3, marks=pytest.mark.slow),
+        pytest.param("sasa_nano", 5e-4, marks=pytest.mark.slow),
+        ("resnet10t", 2e-3),
+    ],
 )
 def test_it_learns(name, rate, data, tmp_path):
     recipe = change(

@@ -142,7 +142,10 @@ def test_averages_follow(name):
 # -- compilers and shards -------------------------------------------------------------------------
 
 
-@nanos
+@pytest.mark.parametrize(
+    "name",
+    ["linglo_nano", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qna_nano", "sasa_nano"))],
+)
 def test_compiling_leaves_the_model_as_it_was(name, untyped):
     """And a compiled model reads its weights at every call."""
     torch._dynamo.reset()

@@ -51,7 +51,7 @@ def test_every_parameter_learns(name):
     assert not silent
 
 
-@every
+@every_but_mostly_slow
 def test_the_card_tells_the_truth(name):
     with torch.device("meta"):
         model = timm.create_model(name, device="meta", dtype=torch.float32).eval()
@@ -160,7 +160,7 @@ def test_layers_form_groups_for_layer_decay(name):
     assert len(decayed) == len(list(model.parameters())) - len(model.no_weight_decay())
 
 
-@every
+@every_but_mostly_slow
 def test_fx_traces_to_the_same_function(name, untyped):
     model = saccade.build(name).eval()
     options = {
