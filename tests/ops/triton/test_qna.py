@@ -163,9 +163,9 @@ def check_refusals():
 
     s, v, rpe, ws = example()
     for rule, call in {
-        "v B H W h d": (s, v[:, 1:], rpe, ws, 1, 1, True),
-        "rpe and ws must be k k L h": (s, v, rpe[:, :2], ws, 1, 1, True),
-        "rpe and ws must be k k L h .* ws.shape": (s, v, rpe, ws[:2, :2], 1, 1, True),
+        "v is B H W h d": (s, v[:, 1:], rpe, ws, 1, 1, True),
+        "rpe is k k L h": (s, v, rpe[:, :2], ws, 1, 1, True),
+        "ws is k k L h, on": (s, v, rpe, ws[:2, :2], 1, 1, True),
         "0 <= padding < k": (s, v, rpe, ws, 1, 3, True),
         "no window fits": (s[:, :2], v[:, :2], rpe, ws, 1, 0, True),
     }.items():

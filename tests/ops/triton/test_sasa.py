@@ -187,9 +187,9 @@ def check_refusals():
         "heads must divide": (q, k, v, row, col, 3, 3, "zero"),
         "window must be odd": (q, k, v, row, col, 2, 4, "zero"),
         "border must be one of": (q, k, v, row, col, 2, 3, "wrap"),
-        "one shape": (q, k[..., :2], v, row, col, 2, 3, "zero"),
+        "k is B C H W": (q, k[..., :2], v, row, col, 2, 3, "zero"),
         "come together": (q, k, v, row, None, 2, 3, "zero"),
-        "row must be": (q, k, v, row, col, 2, 5, "zero"),
+        "row and col must be": (q, k, v, row, col, 2, 5, "zero"),
     }.items():
         with pytest.raises(ValueError, match=rule):
             LOCAL_ATTENTION(*call, backend="triton")
