@@ -7,7 +7,6 @@ or another file passes (timm's `checkpoint_path`, `pretrained_cfg_overlay`, `hf-
 """
 
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -112,7 +111,7 @@ def _wrong(value: Any, depth: int) -> str:
     if value is None or type(value) is bool:
         return ""
     if type(value) in (int, float):
-        sound = math.isfinite(value) and abs(value) <= LARGEST
+        sound = abs(value) <= LARGEST  # not so of nan
         return "" if sound else "is too large a number"
     if type(value) is str:
         return "" if len(value) <= LONGEST and "/" not in value else "is no plain word"

@@ -183,7 +183,8 @@ def _built(
     """
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
-    known = {**unstated(about.get("name", "")), **_former(about, tensors)}
+    name = about.get("name")
+    known = {**(unstated(name) if isinstance(name, str) else {}), **_former(about, tensors)}
     about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:

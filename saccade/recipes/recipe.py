@@ -181,6 +181,8 @@ def override(recipe: Any, words: list[str]) -> Any:
         path, equals, text = word.partition("=")
         if not equals:
             raise ValueError(f"--set takes KEY=VALUE, got {word!r}; such as optim.lr=1e-3")
+        if not path.isprintable():
+            raise ValueError(f"--set takes KEY=VALUE, {path!r} is no key; such as optim.lr=1e-3")
         owner, *parts = recipe, *path.split(".")
         for part in parts[:-1]:
             _known(owner, part, path)

@@ -11,7 +11,7 @@ FORBIDDEN = (
     "subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork",
     "pickle.find_class", "ctypes.dlopen", "urllib.Request", "ftplib.connect",
 )  # fmt: skip
-ALLOWED = ("uname",)  # what `platform` asks for the name of the processor
+ALLOWED = ("uname", "/kernels")  # the name of the processor, and saccade's own kernels
 
 _watching: list[list[str]] = []
 _added = False

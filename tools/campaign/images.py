@@ -37,7 +37,9 @@ class Pictures:
         self.whole = []
         Image.init()
         for mode in ("RGB", "L", "P", "RGBA", "I;16", "CMYK", "1", "LA"):
-            channels = {"L": 0, "P": 0, "I;16": 0, "1": 0, "RGBA": 4, "CMYK": 4, "LA": 2}.get(mode, 3)
+            channels = {"L": 0, "P": 0, "I;16": 0, "1": 0, "RGBA": 4, "CMYK": 4, "LA": 2}.get(
+                mode, 3
+            )
             shape = (17, 23) + ((channels,) if channels else ())
             depth = np.uint16 if mode == "I;16" else np.uint8
             pixels = chance.integers(0, 255, shape).astype(depth)

@@ -121,9 +121,7 @@ class Words:
         encoded = json.dumps(head).encode()
         encoded += b" " * (-len(encoded) % 8)
         path = folder / "model.safetensors"
-        path.write_bytes(
-            len(encoded).to_bytes(8, "little") + encoded + self.content[8 + length :]
-        )
+        path.write_bytes(len(encoded).to_bytes(8, "little") + encoded + self.content[8 + length :])
         net, sentence = attempted(lambda: saccade.load(path))
         if sentence is not None:
             return Outcome(True, f"header: {sentence}")

@@ -51,7 +51,9 @@ def make_data(task: str, place: Path) -> Path:
 # -- inside a process -----------------------------------------------------------------------
 
 
-def _inside(log: str, place: dict[str, str], plan: "Plan", act: str, words: tuple[Any, ...]) -> None:
+def _inside(
+    log: str, place: dict[str, str], plan: "Plan", act: str, words: tuple[Any, ...]
+) -> None:
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
