@@ -10,9 +10,9 @@ import os
 import stat
 import warnings
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -95,8 +95,7 @@ def opened(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata and large sizes are judged here
             # By a path, Pillow would map a plain TIFF that lies on its side with wrong lines.
-            stream = nullcontext(source) if isinstance(source, io.BytesIO) else open(source, "rb")
-            with stream as content, Image.open(content, formats=formats()) as file:
+            with _stream(source) as content, Image.open(content, formats=formats()) as file:
                 W, H = file.size
                 if W * H > most:
                     raise Unreadable(name, f"{W} x {H} pixels, at most {most:,} are read")
@@ -111,6 +110,10 @@ def opened(
         raise Unreadable(name, f"far too many pixels, at most {most:,} are read") from error
     except Exception as error:  # a decoder of a broken file raises whatever it stumbles over
         raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
+
+
+def _stream(source: str | Path | io.BytesIO) -> AbstractContextManager[IO[bytes]]:
+    return nullcontext(source) if isinstance(source, io.BytesIO) else open(source, "rb")
 
 
 def rgb(

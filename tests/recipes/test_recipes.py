@@ -67,6 +67,7 @@ def test_overrides_are_typed():
         ("loop.compile=maybe", "true or false"),
         ("loop.batch=1.5", "wants a whole number"),
         ("optim.lr.x=3", "'lr' has nothing inside"),
+        ("opt\nim.lr=3", r"nim.lr' is no key; such as"),
     ],
 )
 def test_a_wrong_override_is_refused_with_the_cure(word, said):

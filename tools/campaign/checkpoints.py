@@ -1,5 +1,6 @@
 """Damaged checkpoints and side files: what is loaded is what was written, or nothing is."""
 
+import contextlib
 import os
 import random
 import shutil
@@ -49,12 +50,9 @@ class Damages:
             recipe = change(RECIPES["segment"], **{"schedule.epochs": 1})
             data = make_data("segment", self.place / "data")
             stopped, ended = self.place / "stopped", self.place / "ended"
-            try:
-                fit_plain(
-                    recipe, data, stopped, At(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-                )
-            except Stopped:
-                pass
+            ask = At(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
+            with contextlib.suppress(Stopped):
+                fit_plain(recipe, data, stopped, ask)
             fit_plain(recipe, data, ended, None)
             self.run = stopped, ended
         return self.run
@@ -68,7 +66,7 @@ class Damages:
         indexed = chance.random() < 0.5
         if not indexed:
             (run / "checkpoints/index.json").unlink()
-        acts = [damage(run / "checkpoints", chance) for _ in range(chance.choice((1, 1, 1, 2, 3)))]
+        acts = harmed(run / "checkpoints", chance, chance.choice((1, 1, 1, 2, 3)))
         tree, sentence = attempted(lambda: _tree(Checkpoints(run).load()[0]))
         what = f"{name}, {'with' if indexed else 'without'} an index: {acts}"
         if sentence is not None:
@@ -85,7 +83,7 @@ class Damages:
         run = folder / "run"
         shutil.copytree(stopped, run)
         place = chance.choice((run, run, run / "checkpoints"))
-        acts = [damage(place, chance) for _ in range(chance.choice((1, 1, 2)))]
+        acts = harmed(place, chance, chance.choice((1, 1, 2)))
         code, said = in_this_process(["resume", str(run), "--device", "cpu"])
         what = f"a run: {acts}"
         if code:
@@ -99,6 +97,15 @@ class Damages:
                 return Outcome(False, f"{what}: lines of before are left out")
             raise Finding(f"{what}: {error}\n{said}") from error
         return Outcome(False, what)
+
+
+def harmed(folder: Path, chance: random.Random, times: int) -> list[str]:
+    """Damage files of a folder, as long as there is one; gives what was done."""
+    acts = []
+    for _ in range(times):
+        if any(path.is_file() for path in folder.rglob("*")):
+            acts.append(damage(folder, chance))
+    return acts
 
 
 def fit_plain(recipe: Any, data: Path, out: Path, watcher: Silent | None) -> None:

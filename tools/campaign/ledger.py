@@ -15,6 +15,7 @@ class Ledger:
         self.shown = 0.0
         folder.mkdir(parents=True, exist_ok=True)
         self.lines: dict[str, list[dict[str, Any]]] = {}
+        self.last: dict[str, int] = {}
 
     def read(self, kind: str) -> list[dict[str, Any]]:
         """The lines of a kind so far; a torn last one is left out."""
@@ -29,9 +30,14 @@ class Ledger:
 
     def next(self, kind: str) -> int:
         """The seed of the next trial: seed * 1,000,000 + its number."""
-        first = self.seed * 1_000_000
-        numbers = [line["seed"] - first for line in self.read(kind)]
-        return first + max((n for n in numbers if 0 <= n < 1_000_000), default=-1) + 1
+        if kind not in self.last:
+            first = self.seed * 1_000_000
+            seeds = (line["seed"] for line in self.read(kind))
+            self.last[kind] = max(
+                (s for s in seeds if 0 <= s - first < 1_000_000), default=first - 1
+            )
+        self.last[kind] += 1
+        return self.last[kind]
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
         self.read(kind).append(line)

@@ -1,4 +1,4 @@
-"""Files of a stranger: pickles, links, names of hubs. No code runs, nothing is fetched or opened."""
+"""Files of a stranger: pickles, links, names of hubs. No code runs, nothing is fetched."""
 
 import contextlib
 import json
@@ -26,8 +26,9 @@ NAMES = (
     "; touch {place}/marker", "__import__('os').system('touch {place}/marker')",
 )  # fmt: skip
 KEYS = (
-    "name", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir",
-    "kind", "weights", "backbone", "settings", "features_only", "norm_layer", "act_layer", "url",
+    "name", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path",
+    "cache_dir", "kind", "weights", "backbone", "settings", "features_only", "norm_layer",
+    "act_layer", "url",
 )  # fmt: skip
 INSIDE = ("url", "file", "hf_hub_id", "state_dict", "custom_load", "architecture", "source")
 
