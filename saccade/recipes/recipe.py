@@ -220,7 +220,7 @@ def _parsed(kind: Any, path: str, text: str) -> Any:
     parser.add_argument("--value", type=kind)
     try:
         return parser.parse_args([f"--value={text}"]).value
-    except (ArgumentError, RecursionError) as error:
+    except (ArgumentError, RecursionError, OverflowError) as error:
         raise ValueError(f"--set {path}: wants {words_for(kind)}, got {text!r}") from error
 
 

@@ -22,7 +22,7 @@ KINDS = (
     ("AVIF", {}), ("PPM", {}),
 )  # fmt: skip
 OTHERS = (
-    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/tmp/x) (w) file\n", b"%PDF-1.4\n",
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(x) (w) file\n", b"%PDF-1.4\n",
     b"<svg xmlns='http://www.w3.org/2000/svg'><image href='http://127.0.0.1/'/></svg>",
     b"\x00\x00\x01\x00\x01\x00", b"8BPS\x00\x01", b"SIMPLE  =                    T", b"",
     b"\xd7\xcd\xc6\x9a\x00\x00", b"GIF89a", b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"II*\x00",
