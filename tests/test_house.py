@@ -162,6 +162,7 @@ def test_tests_mirror_the_source():
     used.add(Path("tasks/test_outside.py"))  # a task that is no part of saccade
     used.add(Path("paper/test_tables.py"))  # the papers' tables, as printed
     used.add(Path("engine/test_papers.py"))  # the papers' recipes, as the engine runs them
+    used.add(Path("test_campaign.py"))  # tools/campaign
     used.add(Path("test_attack.py"))  # what a stranger's files may do to any command
     used |= {Path("layers", f"test_{name}.py") for name in ("wrapped", "perturbed")}
     used |= {Path("models", f"test_{name}.py") for name in OF_ALL_MODELS}

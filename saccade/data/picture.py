@@ -10,9 +10,9 @@ import os
 import stat
 import warnings
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,6 +25,11 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "PPM")
 LARGE = 2**24  # pixels of a picture that is drawn
 PHOTOS = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".avif")
 ENDINGS = (*PHOTOS, ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
+# EXIF's orientations that lie on their side, and the way from upright back to them.
+BACK = {
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_270,
+}  # fmt: skip
 
 
 class Unreadable(ValueError):  # noqa: N818 (a finding about a picture)
@@ -61,13 +66,21 @@ def size(path: str | Path) -> Size | None:
     """The size of a picture, read from the head of its file; None if that cannot be read."""
     try:
         with opened(path, str(path)) as file:
-            return Size(file.size, file.size[::-1] if _sideways(file) else file.size)
+            stored = _stored(file)
+            return Size(stored, stored[::-1] if _orientation(file) in BACK else stored)
     except Unreadable:
         return None
 
 
-def _sideways(file: Image.Image) -> bool:
-    return file.getexif().get(0x0112) in (5, 6, 7, 8)  # EXIF's orientation
+def _orientation(file: Image.Image) -> Any:
+    return file.getexif().get(0x0112)
+
+
+def _stored(file: Image.Image) -> tuple[int, int]:
+    """Width and height before EXIF turns it; of a TIFF Pillow says those after, for it turns it."""
+    tags = file.getexif() if file.format == "TIFF" else {}
+    W, H = tags.get(256), tags.get(257)
+    return (W, H) if isinstance(W, int) and isinstance(H, int) else file.size
 
 
 @contextmanager
@@ -81,7 +94,8 @@ def opened(
             raise Unreadable(name, "it is no ordinary file")  # a FIFO would be waited for
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata and large sizes are judged here
-            with Image.open(source, formats=formats()) as file:
+            # By a path, Pillow would map a plain TIFF that lies on its side with wrong lines.
+            with _stream(source) as content, Image.open(content, formats=formats()) as file:
                 W, H = file.size
                 if W * H > most:
                     raise Unreadable(name, f"{W} x {H} pixels, at most {most:,} are read")
@@ -98,6 +112,10 @@ def opened(
         raise Unreadable(name, f"{type(error).__name__}: {error}".partition("\n")[0]) from error
 
 
+def _stream(source: str | Path | io.BytesIO) -> AbstractContextManager[IO[bytes]]:
+    return nullcontext(source) if isinstance(source, io.BytesIO) else open(source, "rb")
+
+
 def rgb(
     source: str | Path | io.BytesIO, name: str, drawn: tuple[int, int] | None = None
 ) -> Image.Image:
@@ -107,9 +125,12 @@ def rgb(
     has this size as it is stored but not once it is turned stays as it is stored.
     """
     with opened(source, name) as file:
-        file.load()
-        if file.size == drawn and file.width != file.height and _sideways(file):
-            return _converted(file)
+        turn = None
+        if drawn is not None and drawn == _stored(file) and drawn[0] != drawn[1]:
+            turn = BACK.get(_orientation(file))
+        file.load()  # a TIFF is upright from here on
+        if turn is not None:
+            return _converted(file if file.size == drawn else file.transpose(turn))
         ImageOps.exif_transpose(file, in_place=True)
         return _converted(file)
 

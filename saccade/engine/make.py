@@ -27,10 +27,12 @@ def model(recipe: Recipe, classes: int) -> nn.Module:
         options["drop_path_rate"] = settings.drop_path
     try:
         net = definition.network(recipe, classes, options)
-    except TypeError as error:
-        cure = "; set model.drop_path=null" if "drop_path_rate" in str(error) else ""
+    except (TypeError, ZeroDivisionError, OverflowError) as error:
+        drop = "drop_path_rate" in str(error)
+        cure = "set model.drop_path=null" if drop else "look at model.options and task"
+        why = str(error).partition("\n")[0]
         raise ValueError(
-            f"model {settings.name!r} and this recipe do not fit: {error}{cure}"
+            f"model {settings.name!r} and this recipe do not fit ({why}); {cure}"
         ) from error
     if settings.start:
         definition.start(net, settings.start)

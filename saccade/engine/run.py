@@ -77,6 +77,7 @@ class Run:
             return cls.from_plain(folder, json.loads(path.read_bytes()))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else error
+            why = " ".join(str(why).split())  # keys of the file may be of several lines
             raise ValueError(f"{str(path)!r} is no recipe that saccade wrote ({why})") from error
 
     @classmethod

@@ -7,7 +7,6 @@ or another file passes (timm's `checkpoint_path`, `pretrained_cfg_overlay`, `hf-
 """
 
 import inspect
-import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -77,7 +76,7 @@ def check_options(options: Mapping[str, Any]) -> None:
                 raise ValueError("is set by saccade itself; leave it out")
             if key == "pretrained" and type(value) is not bool:
                 raise ValueError(f"is true or false, got {value!r}")
-            if key in (*SHARES, "global_pool"):
+            if key in (*SHARES, "global_pool", "in_chans"):
                 check_value(key, value)
         except ValueError as error:
             raise ValueError(f"model.options.{key}: {error}") from None
@@ -98,6 +97,8 @@ def check_value(key: str, value: Any, tensors: int = 10_000) -> None:
         raise ValueError(f"the argument {key!r} {wrong}")
     if key == "global_pool" and not isinstance(value, str):
         raise ValueError(f"global_pool is a word such as avg, got {value!r}")
+    if key == "in_chans" and (type(value) is not int or value < 1):
+        raise ValueError(f"in_chans is a whole number, 1 or more, got {value!r}")
     shares = type(value) in (int, float) and 0 <= value < 1
     if key in SHARES and value is not None and not shares:
         raise ValueError(f"{key} is a share from 0 to below 1, got {value!r}")
@@ -112,7 +113,7 @@ def _wrong(value: Any, depth: int) -> str:
     if value is None or type(value) is bool:
         return ""
     if type(value) in (int, float):
-        sound = math.isfinite(value) and abs(value) <= LARGEST
+        sound = abs(value) <= LARGEST  # not so of nan
         return "" if sound else "is too large a number"
     if type(value) is str:
         return "" if len(value) <= LONGEST and "/" not in value else "is no plain word"

@@ -1,10 +1,12 @@
 """What a recipe's numbers may be."""
 
 import math
+import sys
 from typing import Any
 
 SHARE, COUNT, SOME = (0, 1), (0, math.inf), (1, math.inf)
 BELOW_ONE, POSITIVE = (0, 0.999), (1e-9, math.inf)
+LARGEST = sys.float_info.max  # whole numbers may be larger
 
 
 def ordered(group: Any, *names: str) -> None:
@@ -13,13 +15,22 @@ def ordered(group: Any, *names: str) -> None:
         low, high = getattr(group, name)
         if not 0 < low <= high:
             word = f"{type(group).__name__.lower()}.{name}"
-            raise ValueError(f"{word}: from a smaller to a larger number, got {low:g} to {high:g}")
+            raise ValueError(
+                f"{word}: from a smaller to a larger number, got {_said(low)} to {_said(high)}"
+            )
 
 
 def hold(group: Any, **bounds: tuple[float, float]) -> None:
     """Refuse values outside their bounds, before a run begins with them."""
     for name, (low, high) in bounds.items():
         value = getattr(group, name)
-        if value is not None and not (low <= value <= high and math.isfinite(value)):
+        if value is not None and not low <= value <= min(high, LARGEST):
             wanted = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
-            raise ValueError(f"{type(group).__name__.lower()}.{name}: {wanted}, got {value:g}")
+            raise ValueError(f"{type(group).__name__.lower()}.{name}: {wanted}, got {_said(value)}")
+
+
+def _said(value: float) -> str:
+    try:
+        return f"{value:g}"
+    except OverflowError:
+        return "a number beyond all bounds"

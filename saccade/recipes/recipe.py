@@ -181,6 +181,8 @@ def override(recipe: Any, words: list[str]) -> Any:
         path, equals, text = word.partition("=")
         if not equals:
             raise ValueError(f"--set takes KEY=VALUE, got {word!r}; such as optim.lr=1e-3")
+        if not path.isprintable():
+            raise ValueError(f"--set takes KEY=VALUE, {path!r} is no key; such as optim.lr=1e-3")
         owner, *parts = recipe, *path.split(".")
         for part in parts[:-1]:
             _known(owner, part, path)
@@ -218,7 +220,7 @@ def _parsed(kind: Any, path: str, text: str) -> Any:
     parser.add_argument("--value", type=kind)
     try:
         return parser.parse_args([f"--value={text}"]).value
-    except (ArgumentError, RecursionError) as error:
+    except (ArgumentError, RecursionError, OverflowError) as error:
         raise ValueError(f"--set {path}: wants {words_for(kind)}, got {text!r}") from error
 
 

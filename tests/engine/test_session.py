@@ -81,6 +81,7 @@ def test_a_trained_backbone_starts_another(run, data, tmp_path):
         ({"model__name": "vit_tiny_patch16_224"}, "does not take images of 32 x 32"),
         ({"model__options": {"num_classes": 2}}, "comes from the images"),
         ({"model__options": {"in_chans": 1}}, "reads 1 channels, got 3"),
+        ({"model__options": {"in_chans": 0}}, "in_chans is a whole number, 1 or more, got 0"),
         ({"model__options": {"global_pool": 0}}, r"options\.global_pool: .* a word such as avg"),
         ({"model__options": {"global_pool": "none"}}, r"global_pool: one of 'avg'"),
         ({"model__options": {"features_only": True}}, r"model\.options\.features_only: is set"),

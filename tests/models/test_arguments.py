@@ -83,6 +83,8 @@ EVIL = {
     "text": {"mixer": "x" * 1000},
     "no name": {"name": None},
     "a list as name": {"name": ["linglo_nano"]},
+    "a dict as name": {"name": {"file": "x"}},
+    "beyond floats": {"num_classes": 10**400},
 }  # fmt: skip
 
 

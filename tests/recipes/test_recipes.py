@@ -67,6 +67,9 @@ def test_overrides_are_typed():
         ("loop.compile=maybe", "true or false"),
         ("loop.batch=1.5", "wants a whole number"),
         ("optim.lr.x=3", "'lr' has nothing inside"),
+        ("optim.lr=" + "9" * 400, "wants a number, got"),
+        ("loop.batch=" + "9" * 400, "loop.batch: 1 or more, got a number beyond all bounds"),
+        ("opt\nim.lr=3", r"nim.lr' is no key; such as"),
     ],
 )
 def test_a_wrong_override_is_refused_with_the_cure(word, said):

@@ -65,7 +65,7 @@ def test_what_differs_is_a_column(tmp_path):
     assert groups[0].differs == {"optim.lr": 0.5}
     row = cells(comparison.table(groups))
     assert row["optim.lr"] == ["0.5", "0.002"]
-    assert row["params M"] == ["11.18", "0.54"]
+    assert row["params M"] == ["11.18", "0.55"]
     assert row["run"] == ["b", "a"], "runs are named"
     assert comparison.beneath(groups) == []
 

@@ -97,7 +97,7 @@ def _lists(path: Path) -> list[list[dict[str, Any]]]:
         with path.open(encoding="utf-8-sig") as file:
             content = json.load(file, object_hook=_lean)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{str(path)!r} is no json: {error}") from error
+        raise ValueError(f"{str(path)!r} is no json ({error}); write it anew") from error
     if not isinstance(content, dict):
         raise ValueError(f"{str(path)!r} is no COCO json: it holds a {type(content).__name__}")
     lists = []

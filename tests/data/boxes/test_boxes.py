@@ -456,7 +456,7 @@ def roboflow_yolo(place):
     ("change", "words"),
     [
         (empty, r"set' is empty; wanted: annotations/instances_train.json and images/train"),
-        (lambda p: only(p, "{"), r"a.json' is no json: Expecting"),
+        (lambda p: only(p, "{"), r"a.json' is no json \(Expecting .*\); write it anew"),
         (lambda p: only(p, "[1, 2]"), r"a.json' is no COCO json: it holds a list"),
         (lambda p: only(p, '{"shapes": []}'), r"wants lists images, annotations.*it has shapes"),
         (lambda p: only(p, '{"images": 3}'), r"'images' is no list of objects"),

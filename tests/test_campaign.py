@@ -1,0 +1,73 @@
+"""The campaign itself: its trials end, are repeatable, and find what is wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools.campaign import overrides
+from tools.campaign.__main__ import main
+from tools.campaign.verdict import Finding, attempted, flaw_of_text
+
+ROOT = Path(__file__).resolve().parents[1]
+CHEAP = {"overrides": 40, "images": 30, "annotations": 20, "checkpoints": 6}
+
+
+def test_a_handful_of_each_cheap_kind(tmp_path, capfd):
+    counts = ",".join(f"{kind}={count}" for kind, count in CHEAP.items())
+    words = ["--only", ",".join(CHEAP), "--count", counts, "--seed", "7", "--out", str(tmp_path)]
+    code, said = main(words), capfd.readouterr().out
+    assert code == 0, said
+    for kind, count in CHEAP.items():
+        lines = (tmp_path / f"{kind}.jsonl").read_text().splitlines()
+        assert len(lines) == count
+        assert f"| {kind} | {count} |" in said
+
+
+def test_a_finding_is_kept_repeated_and_the_exit_code(tmp_path, capfd, monkeypatch):
+    def broken(self, chance, folder):
+        raise KeyError(f"drawn {chance.random()}")
+
+    monkeypatch.setattr(overrides.Words, "trial", broken)
+    words = ["--only", "overrides", "--seed", "3", "--out", str(tmp_path)]
+    assert main([*words, "--count", "1"]) == 1
+    line = json.loads((tmp_path / "overrides.jsonl").read_text())
+    assert line["outcome"] == "finding"
+    assert main(["--repeat", f"overrides:{line['seed']}"]) == 1
+    said = capfd.readouterr().out
+    assert f"--repeat overrides:{line['seed']}" in said
+    assert said.count(line["what"].partition("\n")[0]) >= 2, "the same is drawn again"
+    monkeypatch.undo()
+    with (tmp_path / "overrides.jsonl").open("a") as file:
+        file.write('{"seed": 3000001, "outc')  # the campaign itself was killed
+    assert main([*words, "--count", "3"]) == 1, "what was found before counts"
+    lines = [json.loads(line) for line in (tmp_path / "overrides.jsonl").open()]
+    assert [line["seed"] for line in lines] == [3000000, 3000001, 3000002]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["no", "[Errno 28] No space left on device", "one line\nand another",
+     "load: int object has no attribute 'x' in the file"],
+)  # fmt: skip
+def test_what_is_no_sentence(text):
+    assert flaw_of_text(text) is not None
+
+
+def test_errors_of_others_are_findings():
+    with pytest.raises(Finding, match="an error of json"):
+        attempted(lambda: json.loads("{"))
+    with pytest.raises(Finding, match="raised outside of saccade"):
+        attempted(lambda: int("x"))
+    with pytest.raises(KeyError):
+        attempted(lambda: {}["x"])
+
+
+@pytest.mark.slow
+def test_five_minutes_of_every_kind(tmp_path):
+    words = [sys.executable, "-m", "tools.campaign", "--minutes", "5", "--out", str(tmp_path)]
+    run = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("| 0 |\n") >= 8
