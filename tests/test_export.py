@@ -177,7 +177,7 @@ def dense(which):
 @pytest.mark.parametrize(
     ("which", "outputs"),
     [
-        ("segment", ["logits"]),
+        pytest.param("segment", ["logits"], marks=pytest.mark.slow),
         ("retinanet", ["logits", "offsets", "anchors", "counts"]),
         pytest.param("detr", ["logits", "boxes"], marks=pytest.mark.slow),
     ],

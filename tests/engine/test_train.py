@@ -91,6 +91,7 @@ def test_a_killed_run_goes_on_bit_for_bit(data, unbroken, tmp_path):
     assert_equal_runs(unbroken, Run.open(out))
 
 
+@pytest.mark.slow
 def test_a_run_with_workers_is_the_run_without(data, unbroken, tmp_path):
     run = fit(change(FULL, data__workers=1), data, tmp_path / "workers")
     one, other = (Checkpoints(r.folder).load()[0] for r in (unbroken, run))
@@ -123,7 +124,9 @@ def test_a_run_killed_from_outside_at_any_time(data, tmp_path):
     assert same(one, other) is None
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_asked_to_stop_it_saves_and_can_go_on(number, data, unbroken, tmp_path):
     out = tmp_path / "stopped"
     recipe = change(FULL, loop__save_every=None)
@@ -158,6 +161,7 @@ def test_asked_to_stop_in_an_evaluation_it_does_not_wait_for_its_end(
     assert_equal_runs(unbroken, Run.open(out))
 
 
+@pytest.mark.slow
 def test_parts_add_up_to_the_batch(data, tmp_path):
     whole, parts = Losses(), Losses()
     fit(PLAIN, data, tmp_path / "whole", whole)
@@ -165,7 +169,7 @@ def test_parts_add_up_to_the_batch(data, tmp_path):
     assert parts.found == pytest.approx(whole.found, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
+@pytest.mark.parametrize("name", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_mixed_precision_learns_alike(name, data, tmp_path):
     plain, mixed = Losses(), Losses()
     fit(PLAIN, data, tmp_path / "plain", plain)
@@ -176,6 +180,7 @@ def test_mixed_precision_learns_alike(name, data, tmp_path):
     assert bool(state["scaler"]) == (name == "fp16")
 
 
+@pytest.mark.slow
 def test_recomputing_blocks_changes_nothing(data, tmp_path):
     one, other = Losses(), Losses()
     fit(PLAIN, data, tmp_path / "one", one)
@@ -287,6 +292,7 @@ def begin_counted(data, out, step):
     fit(change(FULL, schedule__iterations=8), data, out, At(step, kill_self))
 
 
+@pytest.mark.slow
 def test_counted_iterations_go_on_bit_for_bit(data, tmp_path):
     """Killed amid the last epoch, which is not a whole one."""
     whole = fit(change(FULL, schedule__iterations=8), data, tmp_path / "whole")

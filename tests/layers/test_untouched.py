@@ -225,6 +225,7 @@ def test_patches_of_all_modules_count(monkeypatch):
     assert layer.saliency in seen
 
 
+@pytest.mark.slow
 def test_a_class_patched_before_saccade_counts():
     code = """
 import torch

@@ -185,6 +185,7 @@ def test_a_missing_package_names_the_cure(monkeypatch):
         small()
 
 
+@pytest.mark.slow
 def test_transformers_is_loaded_only_when_asked_for():
     code = "import saccade.tasks.detect.detr, sys; print('transformers' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -3,6 +3,7 @@ import gc
 
 import pytest
 
+from saccade import files
 from saccade.report import plots, write
 from saccade.report.summary import Summary
 from tests.report.run_folders import written
@@ -63,9 +64,9 @@ def test_a_full_disk_does_not_stop_a_run(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     run = written(tmp_path)
-    monkeypatch.setattr(write, "_replace", full)
+    monkeypatch.setattr(files.os, "replace", full)
     (sentence,) = write.Reporter()(run)
-    assert "No space left on device" in sentence
+    assert "is full; make room" in sentence
 
 
 def test_a_run_without_evaluations_does_not_either(tmp_path):
