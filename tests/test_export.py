@@ -174,6 +174,7 @@ def dense(which):
     return DetrTask(detr.build("qna_nano", 3, settings), classes, settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("which", "outputs"),
     [
@@ -190,6 +191,7 @@ def test_detectors_and_segmenters_at_any_size(which, outputs, tmp_path):
     assert export.apart(export.Raw(task), export.runner(path)) < export.CLOSE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "decoder"),
     [("max", "bilinear"), pytest.param("qna", "qna", marks=pytest.mark.slow)],

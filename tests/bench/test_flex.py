@@ -36,6 +36,7 @@ def check_flex(border):
     torch.testing.assert_close(y, plain(*tensors, 2, 5, border), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("border", ["zero", "mask"])
 def test_flex_attention_computes_the_same(compiler, border):  # noqa: F811
     compiler(check_flex, border)

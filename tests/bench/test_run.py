@@ -12,6 +12,7 @@ def times(n):
     return Peer(lambda: torch.stack([x @ x for _ in range(n)]), ())
 
 
+@pytest.mark.slow
 def test_ratios_refer_to_the_baseline():
     peers = {"one": times(1), "many": times(30)}
     one, many = compare(peers, rounds=5).rows
@@ -26,6 +27,7 @@ def test_ratios_refer_to_the_baseline():
         compare(peers, against="on", rounds=1)
 
 
+@pytest.mark.slow
 def test_speed_is_work_over_time_beside_the_limits():
     run = compare({"one": times(1), "said": Peer(lambda: torch.ones(1), (), Work(0, 10**9))})
     one, said = run.rows

@@ -43,6 +43,7 @@ def test_it_answers_at_once(program, words, limit, code, tmp_path):
         assert done.stderr.splitlines()[-1] == "False", "torch is not imported"
 
 
+@pytest.mark.slow
 def test_importing_registers_every_model_with_timm():
     program = (
         "import timm, saccade; print(timm.create_model('linglo_nano', num_classes=3).num_classes)\n"

@@ -18,6 +18,7 @@ def place(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_pictures_and_results(run, place, monkeypatch):
     monkeypatch.chdir(place)
     code, out = run("detect", "things/images/val", "--score", "0.1")

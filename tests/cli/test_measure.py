@@ -41,6 +41,7 @@ def test_bench(run, tmp_path):
     assert (tmp_path / "b.png").is_file()
 
 
+@pytest.mark.slow
 def test_bench_an_operator(run):
     small = "--at", "1,9x10,8,2", "--rounds", "1"
     code, out = run("bench", "sasa", "unfold", "conv", "--train", *small, "--window", "3")

@@ -77,6 +77,7 @@ def test_a_run_goes_on_with_more_or_fewer_processes(first, then, shard, data, al
     assert losses(Run.open(out)) == pytest.approx(losses(alone), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", [False, True], ids=["copied", "sharded"])
 @pytest.mark.parametrize("model", ["linglo_nano", "sasa_nano_conv"])
 def test_models_with_statistics_are_split_and_judged_as_they_are_kept(model, shard, tmp_path):
@@ -124,6 +125,7 @@ def slow_baseline(data, out):
     fit(change(PLAIN, loop__baseline=True, schedule__epochs=1), data, out)
 
 
+@pytest.mark.slow
 def test_the_others_wait_while_the_first_works_for_all(data, tmp_path):
     assert apart(slow_baseline, data, tmp_path / "run", ranks=2) == [0, 0]
 

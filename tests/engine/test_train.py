@@ -139,6 +139,7 @@ def test_asked_to_stop_it_saves_and_can_go_on(number, data, unbroken, tmp_path):
     assert same(one, other) is None
 
 
+@pytest.mark.slow
 def test_asked_to_stop_in_an_evaluation_it_does_not_wait_for_its_end(
     data, unbroken, tmp_path, monkeypatch
 ):

@@ -83,6 +83,7 @@ def test_ids_of_pictures(data, tmp_path):
         named.of(Path("cat.png"), 1)
 
 
+@pytest.mark.slow
 def test_figures_do_not_depend_on_who_shares_a_batch(tmp_path):
     """Key-only attention looks at a whole image; padding would be looked at too."""
     place = boxes_folder(tmp_path / "things")
@@ -102,6 +103,7 @@ def test_figures_do_not_depend_on_who_shares_a_batch(tmp_path):
         assert again["AP"] == pytest.approx(kept["AP"], abs=1e-3), batch
 
 
+@pytest.mark.slow
 def test_a_killed_detector_goes_on_as_if_nothing_had_been(data, tmp_path):
     recipe = change(THINGS, loop__save_every=1)
     whole = fit(recipe, data, tmp_path / "whole")

@@ -89,6 +89,7 @@ def test_the_deployed_model_copies_no_map(size):
     assert max(sizes, default=0) < smallest
 
 
+@pytest.mark.slow
 def test_checkpointing_saves_memory():
     model = saccade.build("linglo_b0", num_classes=10).train()
     x = torch.randn(4, 3, 160, 160)

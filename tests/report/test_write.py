@@ -107,6 +107,7 @@ def test_a_report_is_the_same_whoever_asks(tmp_path):
     assert (tmp_path / "report.html").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_a_report_leaves_nothing_in_memory(tmp_path):
     """Drawings refer to themselves: without a collection they pile up for thousands of steps."""
     pytest.importorskip("matplotlib")

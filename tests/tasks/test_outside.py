@@ -55,6 +55,7 @@ def test_it_trains_and_its_model_comes_back(trained):
     assert one.settings == RECIPE.task
 
 
+@pytest.mark.slow
 def test_it_goes_on_as_if_nothing_had_been(data, tmp_path):
     recipe = change(RECIPE, data__workers=0, loop__save_every=1)
     whole = fit(recipe, data, tmp_path / "whole")

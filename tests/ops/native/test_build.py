@@ -147,6 +147,7 @@ def test_without_a_compiler_damage_means_plain_pytorch_and_a_sentence(damaged, t
         assert f"the library in the cache was damaged: {reason(name)}" in line, (name, line)
 
 
+@pytest.mark.slow
 def test_a_damaged_library_in_the_cache_is_built_anew(damaged, compiler, tmp_path):
     lines = lines_of(start("cache", damaged, tmp_path / "cache", compiler()))
     assert "is a folder; remove it" in lines.pop("a folder")
@@ -157,6 +158,7 @@ def test_a_damaged_library_in_the_cache_is_built_anew(damaged, compiler, tmp_pat
     assert (tmp_path / "log").read_text().count("linked") == len(lines)
 
 
+@pytest.mark.slow
 def test_two_processes_build_once(compiler, tmp_path):
     absent = [tmp_path / "absent"]
     cxx = compiler(seconds=8)

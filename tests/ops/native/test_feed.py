@@ -174,6 +174,7 @@ def test_flops_are_those_of_the_equation(taps):
     assert counted(fused) == counted(plain) == (want, 2 * want)
 
 
+@pytest.mark.slow
 def test_no_wide_map_but_the_one_that_is_kept():
     tensors, g = example(1, 64, 64, 16, 128, 16)
     wide = 4 * 64 * 64 * 128

@@ -371,6 +371,7 @@ def test_denormals_survive_a_call():
     assert (torch.full((4,), 1e-40) * 0.5 > 0).all()
 
 
+@pytest.mark.slow
 def test_compiles_whole(untyped):
     tensors, g = example()
 

@@ -265,6 +265,7 @@ def test_denormals_survive_a_call():
     assert (tiny * 0.5 > 0).all()
 
 
+@pytest.mark.slow
 def test_compiles_whole(untyped):
     tensors, g = example()
 

@@ -68,5 +68,6 @@ def check_choice():
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.slow
 def test_nothing_is_measured_where_determinism_is_asked_for(compiler):
     compiler(check_choice)

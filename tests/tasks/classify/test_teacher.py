@@ -31,6 +31,7 @@ def master(data, tmp_path_factory):
     return fit(recipe, data, tmp_path_factory.mktemp("runs") / "master").folder
 
 
+@pytest.mark.slow
 def test_a_student_learns_from_a_saved_teacher_and_resumes_with_the_same(data, master, tmp_path):
     task = Distill(teacher=str(master), weight=0.8, temperature=2.0)
     recipe = change(PLAIN, task=task, schedule__epochs=2)

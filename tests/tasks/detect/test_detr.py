@@ -111,6 +111,7 @@ def test_nothing_of_the_criterion_is_trained_or_saved():
     assert mine.no_weight_decay() <= dict(mine.named_parameters()).keys()
 
 
+@pytest.mark.slow
 def test_it_learns_one_square():
     torch.manual_seed(0)
     mine = task(dropout=0.0, decoder=2)

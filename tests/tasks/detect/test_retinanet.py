@@ -2,6 +2,7 @@
 
 import math
 
+import pytest
 import torch
 from torch import nn
 from torchvision.models.detection import RetinaNet as Theirs
@@ -195,6 +196,7 @@ def _with(task, **changes):
     return task
 
 
+@pytest.mark.slow
 def test_a_few_steps_teach_a_tiny_one_where_a_square_is():
     torch.manual_seed(0)
     mine = task(most=5)

@@ -85,6 +85,7 @@ def tell(data, model, out):
         (out / f"{figures['images']}-{figures['miou']:.9f}").touch()
 
 
+@pytest.mark.slow
 def test_processes_count_what_one_counts(run, data, tmp_path):
     assert apart(tell, data, run.folder, tmp_path, ranks=2) == [0, 0]
     (found,) = tmp_path.iterdir()
