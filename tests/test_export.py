@@ -134,6 +134,7 @@ def test_a_part_gets_its_name_or_is_gone(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
 
 
+@pytest.mark.slow  # what other exports have done to the loggers decides it
 def test_compiling_is_silent(monkeypatch, recwarn, caplog):
     raw = export.Raw(lively("sasa_nano_conv"))
 
