@@ -53,6 +53,7 @@ def test_importing_registers_every_model_with_timm():
     assert done.stdout.split() == ["3", "True"], done.stderr
 
 
+@pytest.mark.slow
 def test_a_command_finds_models_by_itself(tmp_path):
     """The program imports no model before it is asked for one."""
     words = ["show", "qna_nano", "--size", "32", "--json"]

@@ -65,6 +65,7 @@ def test_two_processes_learn_what_one_does(shard, data, alone, tmp_path):
     assert figures["top1"] == pytest.approx(max(line["val"]["top1"] for line in two.lines()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", [False, True], ids=["copied", "sharded"])
 @pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
 def test_a_run_goes_on_with_more_or_fewer_processes(first, then, shard, data, alone, tmp_path):
@@ -106,6 +107,7 @@ def test_an_evaluation_shared_by_two_counts_every_image_once(data, alone, tmp_pa
         assert figures == pytest.approx(found[0], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_what_another_process_could_not_read_is_listed_too(tmp_path):
     """The second process alone meets the broken ones; their share is one of the whole set."""
     data = folder(tmp_path / "data")

@@ -170,6 +170,7 @@ def test_parts_add_up_to_the_batch(data, tmp_path):
     assert parts.found == pytest.approx(whole.found, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bf16", pytest.param("fp16", marks=pytest.mark.slow)])
 def test_mixed_precision_learns_alike(name, data, tmp_path):
     plain, mixed = Losses(), Losses()

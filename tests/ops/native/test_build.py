@@ -139,6 +139,7 @@ def test_a_damaged_installed_library_is_passed_over_for_the_cache(damaged, libra
         assert reason(name) in line, (name, line)
 
 
+@pytest.mark.slow
 def test_without_a_compiler_damage_means_plain_pytorch_and_a_sentence(damaged, tmp_path):
     lines = lines_of(start("cache", damaged, tmp_path / "cache", None))
     assert set(lines) == {path.name for path in damaged}
