@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from saccade.cli.command import Count, Device, File, ModelName, Pictures, Value
-from saccade.cli.console import note, say, show_json
+from saccade.cli.console import say, show_json
+from saccade.cli.unread import Unread
 from saccade.files import write, write_json
 
 
@@ -40,7 +41,6 @@ def detect(
         device: the best there is if left out
     """
     from saccade.cli.learn import newest
-    from saccade.cli.predict import end
     from saccade.infer.batches import in_background
     from saccade.infer.detect import Detector, Numbers
     from saccade.infer.files import paths_of
@@ -52,16 +52,15 @@ def detect(
     sources, taken = {path.resolve() for path in paths}, set()
     results: list[dict[str, Any]] = []
     names: dict[int, str] = {}
-    unread = 0
+    unread = Unread()
 
     def recorded() -> Iterator[tuple[Any, Path]]:
         """Each picture that could be read, once its results are noted."""
-        nonlocal unread
         for place, searched in enumerate(detector.over(paths, score, batch), 1):
             if searched.boxes is None:
-                unread += 1
-                note(searched.error, "yellow")
+                unread.note(str(searched.path), searched.error)
                 continue
+            unread.pictures += 1
             image = numbers.of(searched.path, place)
             names[image] = str(searched.path)
             results.extend(detector.coco(image, searched.boxes))
@@ -83,7 +82,7 @@ def detect(
             write(out / "results.json", js.dumps(results))
             write_json(out / "images.json", names)
             say(f"{len(results)} boxes in {len(names)} pictures: {out / 'results.json'}")
-    end(len(paths), unread)
+    unread.end()
 
 
 def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:

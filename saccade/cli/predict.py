@@ -3,7 +3,8 @@
 from typing import Any
 
 from saccade.cli.command import Count, Device, ModelName, Pictures
-from saccade.cli.console import note, say, show_json
+from saccade.cli.console import say, show_json
+from saccade.cli.unread import Unread
 
 WIDTH = 24  # of a bar
 
@@ -35,26 +36,14 @@ def predict(
     """
     from saccade.infer.predict import guesses
 
-    count, unread = 0, 0
-    for file, answer in guesses(files, model or _newest_or_own(), top, device, batch):
-        count += 1
-        if isinstance(answer, str):
-            unread += 1
-            note(answer, "yellow")
-            if json:
-                show_json({"file": file, "error": answer})
-        elif json:
+    unread = Unread(json)
+    answers = guesses(files, model or _newest_or_own(), top, device, batch)
+    for file, answer in unread.pass_over(answers):
+        if json:
             show_json({"file": file, "guesses": [guess._asdict() for guess in answer]})
         else:
             _bars(file, answer)
-    end(count, unread)
-
-
-def end(count: int, unread: int) -> None:
-    """Say how many pictures were skipped; the exit code tells a script."""
-    if unread:
-        note(f"{unread} of {count} pictures cannot be read and are skipped", "yellow")
-        raise SystemExit(1)
+    unread.end()
 
 
 def _bars(file: str, guesses: list[Any]) -> None:

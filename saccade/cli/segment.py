@@ -5,6 +5,7 @@ from typing import Annotated
 
 from saccade.cli.command import Count, Device, ModelName, Pictures, Side, Value
 from saccade.cli.console import note, say, show_json
+from saccade.cli.unread import Unread
 
 
 def segment(
@@ -35,20 +36,13 @@ def segment(
         device: the best there is if left out
     """
     from saccade.cli.learn import newest
-    from saccade.cli.predict import end
     from saccade.infer.segment import segmented
 
-    count, unread, largest = 0, 0, 0
-    chosen = model or newest("segment")
-    for file, result in segmented(files, chosen, out, device, window, short, batch):
-        count += 1
-        largest = max(largest, 0 if isinstance(result, str) else max(result.size))
-        if isinstance(result, str):
-            unread += 1
-            note(result, "yellow")
-            if json:
-                show_json({"file": file, "error": result})
-        elif json:
+    unread, largest = Unread(json), 0
+    results = segmented(files, model or newest("segment"), out, device, window, short, batch)
+    for file, result in unread.pass_over(results):
+        largest = max(largest, *result.size)
+        if json:
             line = {"file": file, "overlay": str(result.overlay), "mask": str(result.mask)}
             show_json({**line, "shares": result.shares})
         else:
@@ -56,4 +50,4 @@ def segment(
             say(f"{file} -> {result.overlay}: {most}")
     if window is not None and 0 < largest <= window:
         note(f"no window was needed: pictures are shown at {largest} pixels or less; see --short")
-    end(count, unread)
+    unread.end()

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 from saccade.cli.command import Device, ModelName, Pictures, Side, Value
-from saccade.cli.console import note, say, show_json
+from saccade.cli.console import say, show_json
+from saccade.cli.unread import Unread
 
 
 def upscale(
@@ -32,21 +33,15 @@ def upscale(
         device: the best there is if left out
     """
     from saccade.cli.learn import newest
-    from saccade.cli.predict import end
     from saccade.infer.upscale import upscaled
 
-    count, unread = 0, 0
-    for file, result in upscaled(files, model or newest("upscale"), out, device, window):
-        count += 1
-        if isinstance(result, str):
-            unread += 1
-            note(result, "yellow")
-            if json:
-                show_json({"file": file, "error": result})
-        elif json:
+    unread = Unread(json)
+    results = upscaled(files, model or newest("upscale"), out, device, window)
+    for file, result in unread.pass_over(results):
+        if json:
             line = {"file": file, "picture": str(result.picture)}
             show_json({**line, "before": result.before, "after": result.after})
         else:
             (w, h), (W, H) = result.before, result.after
             say(f"{file} -> {result.picture}: {w} x {h} to {W} x {H} pixels")
-    end(count, unread)
+    unread.end()

@@ -64,6 +64,16 @@ def check_timm_name(name: str) -> None:
         raise ValueError(f"no model named {name!r}; did you mean {close!r}?")
 
 
+def only_model(model: str, task: str, hint: str) -> Callable[[str], None]:
+    """A check of the model's name for a task that has one network."""
+
+    def check(name: str) -> None:
+        if name != model:
+            raise ValueError(f"{task} trains the model {model!r}, got {name!r}; {hint}")
+
+    return check
+
+
 def square_sides(recipe: Recipe) -> tuple[int, int]:
     """The sides of square training and test images, as `Augment` and `Test` have them."""
     train: Any = recipe.augment
@@ -77,6 +87,17 @@ def start_backbone(net: Any, source: str) -> None:
         net.backbone_from(load(source))
     except ValueError as error:
         raise ValueError(f"model.start: {source!r}: {error}") from error
+
+
+def load_alike(net: Any, source: str, apart_from: Sequence[str] = ()) -> nn.Module:
+    """A saved network that was built with the same arguments, but for those named."""
+    other: Any = load(source)
+    mine, theirs = (dict(getattr(one, "arguments", {})) for one in (net, other))
+    for name in apart_from:
+        mine.pop(name, None), theirs.pop(name, None)
+    if mine != theirs:
+        raise ValueError(f"model.start: {source!r} is another model: {theirs}, not {mine}")
+    return other
 
 
 @dataclass(frozen=True, kw_only=True)

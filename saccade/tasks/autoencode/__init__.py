@@ -6,23 +6,12 @@ from torch import nn
 
 from saccade.data import augment, unlabelled
 from saccade.models.autoencoder import AutoEncoder
-from saccade.models.saved import load
 from saccade.recipes.augment import Augment, Test
 from saccade.recipes.autoencode import AutoEncode
 from saccade.recipes.recipe import Recipe
 from saccade.tasks.autoencode.task import AutoEncodeTask
-from saccade.tasks.definition import TaskDefinition, Transform
+from saccade.tasks.definition import TaskDefinition, Transform, load_alike, only_model
 from saccade.tasks.figures import Figure
-
-MODEL = "autoencoder"
-
-
-def _check_model(name: str) -> None:
-    if name != MODEL:
-        raise ValueError(
-            f"an AutoEncode task trains the model {MODEL!r}, got {name!r}; "
-            f"choose its layers by task.encoder and task.decoder"
-        )
 
 
 def _network(recipe: Recipe, classes: int, options: dict[str, Any]) -> nn.Module:
@@ -34,11 +23,7 @@ def _network(recipe: Recipe, classes: int, options: dict[str, Any]) -> nn.Module
 
 def _start(net: nn.Module, source: str) -> None:
     """Take all weights of an auto-encoder with the same layers."""
-    other: Any = load(source)
-    mine, theirs = (getattr(one, "arguments", None) for one in (net, other))
-    if mine != theirs:
-        raise ValueError(f"model.start: {source!r} is another model: {theirs}, not {mine}")
-    net.load_state_dict(other.state_dict())
+    net.load_state_dict(load_alike(net, source).state_dict())
 
 
 def _task(
@@ -80,7 +65,9 @@ TASK = TaskDefinition(
     batching=_batching,
     network=_network,
     task=_task,
-    check_model=_check_model,
+    check_model=only_model(
+        "autoencoder", "an AutoEncode task", "choose its layers by task.encoder and task.decoder"
+    ),
     start=_start,
     figures={"ssim": Figure("ssim", digits=4), "l1": Figure("l1", digits=4)},
     hub_tag="image-to-image",

@@ -5,24 +5,13 @@ from typing import Any
 from torch import nn
 
 from saccade.data import unlabelled
-from saccade.models.saved import load
 from saccade.models.upscaler import Upscaler
 from saccade.recipes.recipe import Recipe
 from saccade.recipes.upscale import PatchAugment, Upscale, WholeTest
-from saccade.tasks.definition import TaskDefinition
+from saccade.tasks.definition import TaskDefinition, load_alike, only_model
 from saccade.tasks.figures import Figure
 from saccade.tasks.upscale import patches
 from saccade.tasks.upscale.task import UpscaleTask
-
-MODEL = "upscaler"
-
-
-def _check_model(name: str) -> None:
-    if name != MODEL:
-        raise ValueError(
-            f"an Upscale task trains the model {MODEL!r}, got {name!r}; "
-            f"choose its layers by task.body and task.up"
-        )
 
 
 def _network(recipe: Recipe, classes: int, options: dict[str, Any]) -> nn.Module:
@@ -33,15 +22,11 @@ def _network(recipe: Recipe, classes: int, options: dict[str, Any]) -> nn.Module
     )
 
 
-def _start(net: nn.Module, source: str) -> None:
+def _start(net: Any, source: str) -> None:
     """Take all weights that a network of the same blocks has; its factor may be another."""
-    other: Any = load(source)
-    mine, theirs = (dict(getattr(one, "arguments", {})) for one in (net, other))
-    factors = mine.pop("factor", None), theirs.pop("factor", None)
-    if mine != theirs:
-        raise ValueError(f"model.start: {source!r} is another model: {theirs}, not {mine}")
+    other: Any = load_alike(net, source, apart_from=["factor"])
     weights = other.state_dict()
-    if factors[0] != factors[1]:  # new pixels are made anew
+    if other.factor != net.factor:  # new pixels are made anew
         weights = {key: value for key, value in weights.items() if not key.startswith("up.")}
     net.load_state_dict(weights, strict=False)
 
@@ -70,7 +55,9 @@ TASK = TaskDefinition(
     test_transform=patches.test,
     network=_network,
     task=_task,
-    check_model=_check_model,
+    check_model=only_model(
+        "upscaler", "an Upscale task", "choose its layers by task.body and task.up"
+    ),
     example_sides=_sides,
     start=_start,
     figures={

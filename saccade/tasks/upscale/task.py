@@ -9,23 +9,20 @@ pixels of every border do not count. SSIM is the auto-encoder's, of Y. Both are 
 and the same is told of bicubic interpolation.
 """
 
-import base64
-import io
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
-from PIL import Image
 from torch import Tensor
 
 from saccade.models.upscaler import bicubic, smaller
-from saccade.tasks.autoencode.task import WINDOW, psnr, ssim
-from saccade.tasks.task import Metric, Task, Terms
+from saccade.tasks.fidelity import GAP, WINDOW, FidelityMetric, as_bytes, psnr, ssim
+from saccade.tasks.task import Task, Terms
 
 LUMA = (65.481 / 255, 128.553 / 255, 24.966 / 255)
-ROWS, SIDE, ZOOM, GAP = 4, 64, 3, 6  # pictures to look at, their cut-out's side, how large, between
+SIDE, ZOOM = 64, 3  # of the cut-outs to look at: pixels, and how large each is drawn
 
 
 class UpscaleTask(Task):
@@ -71,18 +68,20 @@ class UpscaleTask(Task):
         return LumaFidelity(self.factor)
 
 
-class LumaFidelity(Metric):
+class LumaFidelity(FidelityMetric):
     """PSNR and SSIM of Y, the network's and bicubic interpolation's, and a few cut-outs."""
 
+    figures = ("psnr", "ssim", "bicubic_psnr", "bicubic_ssim")
+    most = 4
+    title = "upscaled"
+    caption = "What the network saw, bicubic interpolation, the network, and the truth"
+
     def __init__(self, factor: int) -> None:
+        super().__init__()
         self.factor = factor
-        self.sums = dict.fromkeys(("psnr", "ssim", "bicubic_psnr", "bicubic_ssim"), 0.0)
-        self.images = 0
-        self.rows: list[Tensor] = []
-        """Small copy, bicubic, network and truth side by side, as bytes."""
 
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None:
-        high, low = output["high"].float(), output["low"].float()
+        high, low, ours = (output[name].float() for name in ("high", "low", "upscaled"))
         least = WINDOW + 2 * self.factor
         if min(high.shape[2:]) < least:
             raise ValueError(
@@ -90,42 +89,20 @@ class LumaFidelity(Metric):
                 f"got {tuple(high.shape[2:])}; leave out the small ones"
             )
         plain = bicubic(low, self.factor)
-        truth = luma(high, self.factor)
-        for prefix, image in (("", output["upscaled"].float()), ("bicubic_", plain)):
-            y = luma(image, self.factor)
-            self.sums[f"{prefix}psnr"] += float(psnr(truth, y).sum())
-            self.sums[f"{prefix}ssim"] += float(ssim(truth, y).sum())
-        self.images += len(high)
-        columns = (
-            F.interpolate(low, high.shape[2:], mode="nearest"),
-            plain,
-            output["upscaled"],
-            high,
-        )
-        for i in range(min(len(high), ROWS - len(self.rows))):
-            cuts = [_centre(column[i].float()) for column in columns]
-            self.rows.append(torch.cat(cuts, 1))
+        truth, y, y_plain = (luma(image, self.factor) for image in (high, ours, plain))
+        values = {
+            "psnr": psnr(truth, y),
+            "ssim": ssim(truth, y),
+            "bicubic_psnr": psnr(truth, y_plain),
+            "bicubic_ssim": ssim(truth, y_plain),
+        }
+        columns = (F.interpolate(low, high.shape[2:], mode="nearest"), plain, ours, high)
+        first = zip(*(column[: self.most] for column in columns), strict=True)
+        self.count(values, [torch.cat([_centre(cut) for cut in row], 1) for row in first])
 
-    def state(self) -> dict[str, Any]:
-        return {"sums": self.sums, "images": self.images, "rows": self.rows}
-
-    def add(self, state: dict[str, Any]) -> None:
-        for name, value in state["sums"].items():
-            self.sums[name] += value
-        self.images += state["images"]
-        self.rows = [*self.rows, *state["rows"]][:ROWS]
-
-    def compute(self) -> dict[str, float]:
-        if not self.images:
-            raise ValueError("evaluation: no image was read; check the validation set")
-        means = {name: value / self.images for name, value in self.sums.items()}
-        return {**means, "images": self.images}
-
-    def tables(self) -> dict[str, Any]:
-        if not self.rows:
-            return {}
-        caption = "What the network saw, bicubic interpolation, the network, and the truth"
-        return {"pictures": {"upscaled": {"png": _sheet(self.rows), "caption": caption}}}
+    def sheet(self, pictures: list[Tensor]) -> Tensor:
+        """One above the other."""
+        return torch.cat(pictures)
 
 
 def luma(image: Float[Tensor, "B 3 H W"], border: int) -> Float[Tensor, "B 1 h w"]:
@@ -140,15 +117,7 @@ def _centre(image: Float[Tensor, "3 H W"]) -> Tensor:
     """The middle of an image as bytes, enlarged so that pixels are seen, with room at its right."""
     _, H, W = image.shape
     h, w = min(H, SIDE), min(W, SIDE)
-    cut = image[:, (H - h) // 2 :, (W - w) // 2 :][:, :h, :w]
-    cut = cut.clamp(0, 1).mul(255).round().to(torch.uint8)
-    cut = F.pad(cut, (0, SIDE - w, 0, SIDE - h), value=255)
-    cut = cut.repeat_interleave(ZOOM, 1).repeat_interleave(ZOOM, 2)
-    return F.pad(cut, (0, GAP, 0, GAP), value=255).permute(1, 2, 0).cpu()
-
-
-def _sheet(rows: list[Tensor]) -> str:
-    """Rows of cut-outs as a PNG in base64."""
-    stream = io.BytesIO()
-    Image.fromarray(torch.cat(rows).numpy()).save(stream, "PNG")
-    return base64.b64encode(stream.getvalue()).decode()
+    cut = as_bytes(image[:, (H - h) // 2 :, (W - w) // 2 :][:, :h, :w])
+    cut = F.pad(cut, (0, 0, 0, SIDE - w, 0, SIDE - h), value=255)
+    cut = cut.repeat_interleave(ZOOM, 0).repeat_interleave(ZOOM, 1)
+    return F.pad(cut, (0, 0, 0, GAP, 0, GAP), value=255)

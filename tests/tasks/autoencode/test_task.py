@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from saccade.tasks.autoencode.task import AutoEncodeTask, Fidelity, psnr, ssim
+from saccade.tasks.autoencode.task import AutoEncodeTask, Fidelity
+from saccade.tasks.fidelity import psnr, ssim
 
 
 def pair(seed=0, B=2, H=24, W=31):

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from saccade.models.upscaler import Upscaler
-from saccade.tasks.autoencode.task import ssim
+from saccade.tasks.fidelity import ssim
 from saccade.tasks.upscale.task import UpscaleTask, luma
 
 
