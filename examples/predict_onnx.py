@@ -28,8 +28,7 @@ def opened(path):
 def shown(path, about):
     """The picture as the model was tested: short side to size / crop, the centre, normalised."""
     photo, test = opened(path), about["test"]
-    side = int(test["size"] / test["crop"])
-    W, H = (int(side * n / min(photo.size)) for n in photo.size)
+    W, H = (int(int(test["size"] / test["crop"]) * n / min(photo.size)) for n in photo.size)
     photo = photo.resize((W, H), Image.Resampling[test["interpolation"].upper()])
     left, top = round((W - test["size"]) / 2), round((H - test["size"]) / 2)
     photo = photo.crop((left, top, left + test["size"], top + test["size"]))
@@ -48,8 +47,7 @@ def main(model, *pictures):
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     about = json.loads(session.get_modelmeta().custom_metadata_map["saccade"])
     for path in pictures:
-        lines = (f"  {100 * share:5.1f}%  {name}" for name, share in guesses(session, about, path))
-        print(path, *lines, sep="\n")
+        print(path, *(f"{s:8.1%}  {name}" for name, s in guesses(session, about, path)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -51,12 +51,12 @@ def test_integrated_gradients_add_up(name):
     model, x = build(name).eval(), image(48)
     base = 0.9 * x + 0.1 * x.flip(0)
     attribution, delta = IntegratedGradients(model).attribute(
-        x, base, target=1, n_steps=16, internal_batch_size=8, return_convergence_delta=True
+        x, base, target=1, n_steps=48, internal_batch_size=16, return_convergence_delta=True
     )
     with torch.no_grad():
         difference = (model(x) - model(base))[:, 1]
     assert attribution.shape == x.shape
-    assert (delta.abs() < 0.1 * difference.abs().max()).all()
+    assert (delta.abs() < 0.02 * difference.abs().max()).all()
 
 
 @nanos
