@@ -9,12 +9,16 @@ from torch import Tensor, nn
 
 from saccade.layers.branches import letters_of_batch, remember
 from saccade.layers.conv import Conv3x3
+from saccade.layers.norm import of_channels
 from saccade.layers.position import RPCPE
-from saccade.layers.untouched import untouched
+from saccade.layers.ready import residual
+from saccade.layers.untouched import readable, untouched
 from saccade.ops import feed as ops
 from saccade.ops.branches import BranchWeights, feed_branches
+from saccade.ops.native.residual import LANES, FeedResidual, serves
 
 
+@readable
 class FeedForward(nn.Module):
     """Two linear layers per pixel; `position` (NCHW to NCHW) acts between them, on the wide map.
 
@@ -55,6 +59,24 @@ class FeedForward(nn.Module):
         return ops.FeedForwardWeights(
             widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias
         )  # fmt: skip
+
+    def ready_after(self, x: Float[Tensor, "B H W C"], norm: nn.Module) -> FeedResidual | None:
+        """x + self(norm(x)) as one call, for inference; None where modules must be called."""
+        letters, numbers = self.letters(x), of_channels(x, norm)
+        if letters is None or numbers is None or len(letters.w1) % LANES:
+            return None
+        w1, b1, _, _, w2, b2 = letters
+        own = w1, b1, w2, b2, *numbers.tensors
+        if self.position is None:
+            parts, position = (), None
+        else:
+            state = [*self.position.parameters(), *self.position.buffers()]
+            parts = [t for t in state if t.is_floating_point()]
+            position = cast(RPCPE, self.position).kernel
+        tanh = self.act.approximate == "tanh"
+        if len(w2) != x.shape[3] or not serves(*own, *parts):
+            return None
+        return FeedResidual(numbers, w1, b1, w2, b2, tanh, parts, position)
 
     def _plain(self, x: Float[Tensor, "B H W C"]) -> bool:
         """Whether all but `position` is as the operators compute it."""
@@ -118,8 +140,8 @@ class Block(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         x = x.permute(0, 2, 3, 1)
-        x = x + self.drop(self.mix(self.mix_norm(x)))
-        x = x + self.drop(self.ffn(self.ffn_norm(x)))
+        x = residual(x, self.mix_norm, self.mix, self.drop)
+        x = residual(x, self.ffn_norm, self.ffn, self.drop)
         return x.permute(0, 3, 1, 2)
 
 

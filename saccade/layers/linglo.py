@@ -10,10 +10,13 @@ No token is compared with another, so the cost is linear in N.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from saccade.layers.untouched import untouched
+from saccade.layers.norm import of_channels
+from saccade.layers.untouched import readable, untouched
 from saccade.ops import linglo as ops
+from saccade.ops.native.residual import KeyOnlyResidual, serves
 
 
+@readable
 class KeyOnlyAttention(nn.Module):
     """Gate every token with one saliency-weighted summary of the image.
 
@@ -63,6 +66,13 @@ class KeyOnlyAttention(nn.Module):
             key.weight, key.bias, value.weight, value.bias, saliency.weight,
             gate.weight, gate.bias, mix.weight, mix.bias,
         )  # fmt: skip
+
+    def ready_after(self, x: Float[Tensor, "B H W C"], norm: nn.Module) -> KeyOnlyResidual | None:
+        """x + self(norm(x)) as one call, for inference; None where modules must be called."""
+        letters, numbers = self.letters(x), of_channels(x, norm)
+        if letters is None or numbers is None or self.backend != "auto":
+            return None
+        return KeyOnlyResidual(numbers, *letters) if serves(*letters, *numbers.tensors) else None
 
     def weights(self, x: Float[Tensor, "B *grid C"]) -> Float[Tensor, "B *grid h"]:
         """Where each head looks. `view` draws this; drawing needs no flag in forward."""

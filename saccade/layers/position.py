@@ -44,7 +44,9 @@ class RPCPE(nn.Module):
         return [cast(DepthwiseBranch, branch) for branch in self.branches]
 
     def kernel(self) -> Kernel3x3:
-        """All branches and the skip as one 3x3, at the running statistics."""
+        """All branches and the skip as one 3x3, at the running statistics; or what `fuse` left."""
+        if self.fused is not None:
+            return self.fused.weight, cast(Tensor, self.fused.bias)
         kernels, biases = zip(*(branch.kernel() for branch in self._branches()), strict=True)
         return self._with_skip(sum(kernels[1:], kernels[0])), sum(biases[1:], biases[0])
 
@@ -72,8 +74,9 @@ class RPCPE(nn.Module):
         if not untouched(x, self):
             return None
         if self.fused is not None:
-            known = depthwise3x3(self.fused) and self.fused.bias is not None
-            return (self.fused.weight, self.fused.bias) if known else None
+            return (
+                self.kernel() if depthwise3x3(self.fused) and self.fused.bias is not None else None
+            )
         return self.kernel() if all(map(frozen, self.branches)) else None
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:

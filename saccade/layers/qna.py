@@ -22,7 +22,8 @@ from saccade.layers import flax
 from saccade.layers.block import FeedForward
 from saccade.layers.conv import Conv1x1
 from saccade.layers.init import cut_normal_, lecun_normal_
-from saccade.layers.untouched import untouched
+from saccade.layers.ready import residual
+from saccade.layers.untouched import readable, untouched
 from saccade.ops import qna as ops
 from saccade.ops.precision import no_autocast, wide
 
@@ -182,6 +183,7 @@ class LearnedQueryUpsampling(LearnedQueryAttention):
         return self.mix(z.flatten(3, 4).flatten(1, 2))
 
 
+@readable
 class QnAFeedForward(FeedForward):
     """Widen four times, GELU in its tanh form, and back."""
 
@@ -217,7 +219,7 @@ class QnADown(nn.Module):
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D Ho Wo"]:
         skip = self.skip(x).permute(0, 2, 3, 1)
         x = skip + self.mix(self.mix_norm(x.permute(0, 2, 3, 1)))
-        x = x + self.drop(self.ffn(self.ffn_norm(x)))
+        x = residual(x, self.ffn_norm, self.ffn, self.drop)
         return x.permute(0, 3, 1, 2)
 
 

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.init import lecun_normal_
+from saccade.layers.ready import normed
 
 
 class ConvDown(nn.Module):
@@ -17,7 +18,7 @@ class ConvDown(nn.Module):
         self.norm = LayerNorm2d(out)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        return self.norm(self.conv(x))
+        return normed(self.conv(x), self.norm)
 
 
 class PatchDown(nn.Module):
@@ -30,7 +31,7 @@ class PatchDown(nn.Module):
         self.norm = LayerNorm2d(out)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        return self.norm(self.conv(fill(x, self.stride)))
+        return normed(self.conv(fill(x, self.stride)), self.norm)
 
 
 class Patches(nn.Conv2d):

@@ -5,10 +5,11 @@ wrapped, subclassed, hooked, patched, pruned, parametrised, quantised, sharded, 
 apart from its neighbours is called like any module. `untouched` decides it for all layers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeGuard, TypeVar
 
 import torch
+from timm.layers import DropPath, LayerNorm2d
 from torch import Tensor, fx, nn
 from torch.nn.modules import module as everywhere
 from torch.nn.modules.batchnorm import _NormBase
@@ -21,7 +22,7 @@ from saccade.ops.precision import autocasts
 
 Kind = TypeVar("Kind", bound=nn.Module)
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _CALL = nn.Module.__call__
 _FORWARD: dict[type[nn.Module], object] = {}  # the classes that operators read, as they were built
 
@@ -34,8 +35,12 @@ def readable(kind: type[Kind]) -> type[Kind]:
     return kind
 
 
-for _kind in (nn.Linear, nn.Conv2d, nn.BatchNorm2d, FrozenBatchNorm2d, nn.GELU, nn.ModuleList):
+for _kind in (
+    nn.Linear, nn.Conv2d, nn.BatchNorm2d, FrozenBatchNorm2d, nn.LayerNorm, LayerNorm2d, nn.GELU,
+    nn.ModuleList,
+):  # fmt: skip
     readable(_kind)
+_PASS: dict[type[nn.Module], object] = {kind: kind.forward for kind in (nn.Identity, DropPath)}
 
 
 def untouched(x: Tensor, *modules: nn.Module | None) -> bool:
@@ -46,7 +51,7 @@ def untouched(x: Tensor, *modules: nn.Module | None) -> bool:
             under autocast, of one dtype that is cast to another's).
         modules: plain layers, or layers declared `readable`; None stands for one that is absent.
     """
-    if isinstance(x, fx.Proxy) or _hooked_everywhere():
+    if isinstance(x, fx.Proxy) or hooked_everywhere():
         return False
     autocast = autocasts(x.device)
     return all(
@@ -62,11 +67,7 @@ def _parts(module: nn.Module | None) -> Iterable[nn.Module | None]:
 def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
     if module is None:
         return True
-    kind = type(module)
-    # The bound method's function: of an instance's own forward, or a patched class, it is another.
-    if kind not in _FORWARD or getattr(module.forward, "__func__", None) is not _FORWARD[kind]:
-        return False
-    if any(getattr(module, hooks) for hooks in _HOOKS):
+    if not _as_built(module, _FORWARD):
         return False
     # An affine norm keeps statistics beside its parameters; a plain layer has no buffers.
     if module._buffers and not isinstance(module, (_NormBase, FrozenBatchNorm2d)):
@@ -82,11 +83,25 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
     return "weight" not in module.__dict__ and "bias" not in module.__dict__
 
 
-def _hooked_everywhere() -> bool:
+def _as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> bool:
+    """Whether it is of one of these classes, neither patched nor hooked."""
+    kind = type(module)
+    # The bound method's function: of an instance's own forward, or a patched class, it is another.
+    if kind not in forwards or getattr(module.forward, "__func__", None) is not forwards[kind]:
+        return False
+    return not any(getattr(module, hooks) for hooks in HOOKS)
+
+
+def passes(module: nn.Module) -> bool:
+    """Whether it hands on what it is given: an Identity, or a DropPath that drops nothing now."""
+    return _as_built(module, _PASS) and not (module.training and isinstance(module, DropPath))
+
+
+def hooked_everywhere() -> bool:
     """Whether somebody hooked or patched all modules; FLOP counters only note their names."""
     if nn.Module.__call__ is not _CALL and not torch.compiler.is_compiling():  # exporters patch it
         return True
-    for name in _HOOKS:
+    for name in HOOKS:
         for hook in getattr(everywhere, f"_global{name}").values():
             if not isinstance(getattr(hook, "__self__", None), ModuleTracker):
                 return True

@@ -16,6 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from saccade.layers.ready import normed
 from saccade.ops.modes import transformed
 
 LEAST = 32  # pixels on a side
@@ -38,7 +39,7 @@ class Stage(nn.Module):
                 x = _recomputed(block, x)
             else:
                 x = block(x)
-        return self.norm(x)
+        return normed(x, self.norm)
 
 
 def _recomputed(block: nn.Module, x: Tensor) -> Tensor:

@@ -77,6 +77,11 @@ def use_backend(name: str) -> Generator[None]:
         _backend.reset(token)
 
 
+def forced() -> bool:
+    """Whether `use_backend` names a backend here."""
+    return _backend.get() != "auto"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
     """A form of an operator that autograd does not look into.

@@ -85,7 +85,8 @@ def test_the_deployed_model_copies_no_map(size):
         smallest = min(m.numel() for m in model.backbone(x))
     again = ("aten::clone", "aten::contiguous", "aten::_to_copy")
     sizes = [math.prod(e.input_shapes[0]) for e in seen.events() if e.name in again]
-    assert any(e.name == "saccade::key_only" for e in seen.events()) == native.available()
+    kernels = {e.name for e in seen.events() if e.name.startswith("saccade::")}
+    assert bool(kernels) == native.available()
     assert max(sizes, default=0) < smallest
 
 

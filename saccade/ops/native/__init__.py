@@ -29,6 +29,7 @@ from saccade.ops.native import build
 
 INSTRUCTION_SETS = tuple(build.INSTRUCTION_SETS)
 INSTALLED = Path(__file__).with_name(build.NAME)
+uses = 0  # how often `use` has chosen: each set lays matrices out in a way of its own
 
 
 class Kernels(NamedTuple):
@@ -73,6 +74,8 @@ def instruction_set() -> str:
 
 def use(name: str = "") -> None:
     """Force an instruction set, or with "" go back to the best one of the machine."""
+    global uses
+    uses += 1
     if library().saccade_use(name.encode()):
         raise ValueError(
             f"saccade.ops.native.use: this machine cannot run {name!r}; "
@@ -149,7 +152,7 @@ def cache_folder() -> Path:
 
 def _load(path: Path) -> ctypes.CDLL:
     """The library with its signatures declared; raises if it must not be called or opened."""
-    from saccade.ops.native.call import CALLS, differences
+    from saccade.ops.native.call import CALLS, FORWARD_ONLY, differences
 
     if not os.path.lexists(path) or build.sealed(path) != build.fingerprint():
         raise OutdatedError(f"{path} is not there, or was built from other sources")
@@ -163,8 +166,12 @@ def _load(path: Path) -> ctypes.CDLL:
             raise RefusedError(f"its calls are laid out otherwise: {difference}")
         library.saccade_instruction_set.restype = ctypes.c_char_p
         library.saccade_use.argtypes = [ctypes.c_char_p]
+        library.saccade_checksum.restype = ctypes.c_uint64
+        for name in (*FORWARD_ONLY[1:], "feed"):
+            function = getattr(library, f"saccade_{name}_packed")
+            function.restype, function.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_size_t]
         for name, structure in CALLS.items():
-            for direction in ("forward", "backward"):
+            for direction in ("forward",) if name in FORWARD_ONLY else ("forward", "backward"):
                 function = getattr(library, f"saccade_{name}_{direction}")
                 function.argtypes = [ctypes.POINTER(structure), ctypes.c_size_t]
     except (OSError, AttributeError) as error:

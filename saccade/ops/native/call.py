@@ -52,13 +52,15 @@ def _structure(name: str) -> Any:
     return type(name, (ctypes.Structure,), {"_fields_": _fields(name)})
 
 
-Sasa, Qna, Summary, Linear, Feed, Moments, Branches, Block = map(
-    _structure, ("Sasa", "Qna", "Summary", "Linear", "Feed", "Moments", "Branches", "Block")
+Sasa, Qna, Summary, Linear, Feed, LayerNorm, KeyOnly, Moments, Branches, Block = (
+    _structure(name) for name in _HEADER.structures if name != "Map"
 )
 CALLS = {
     "sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed,
-    "moments": Moments, "branches": Branches, "block": Block,
+    "layer_norm": LayerNorm, "key_only": KeyOnly, "moments": Moments, "branches": Branches,
+    "block": Block,
 }  # fmt: skip
+FORWARD_ONLY = ("layer_norm", "key_only")  # for inference
 STRUCTURES = {structure.__name__: structure for structure in (Map, *CALLS.values())}
 if list(STRUCTURES) != list(_HEADER.structures):
     raise ImportError(f"call.py: call.h has {[*_HEADER.structures]}, here are {[*STRUCTURES]}")

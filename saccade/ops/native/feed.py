@@ -58,8 +58,9 @@ def _call(x, w1, b1, taps, shift, w2, b2, tanh) -> tuple[Any, Tensor | None]:
     else:
         taps = taps.flatten(1).mT.contiguous()
     sizes = B, H, W, C, len(w1), len(w2), tanh
-    tensors = x, w1, b1, taps, shift, w2, b2
-    return Feed(torch.get_num_threads(), *sizes, *map(pointer, tensors)), taps
+    tensors = {"x": x, "w1": w1, "b1": b1, "taps": taps, "shift": shift, "w2": w2, "b2": b2}
+    pointers = {name: pointer(t) for name, t in tensors.items()}
+    return Feed(torch.get_num_threads(), *sizes, **pointers), taps
 
 
 NATIVE = Kernel(

@@ -1,4 +1,4 @@
-"""PSNR and SSIM against plain numpy, shares of processes, and the picture."""
+"""Figures over images, shares of processes, and the picture."""
 
 import base64
 import io
@@ -10,7 +10,6 @@ from PIL import Image
 from torch import nn
 
 from saccade.tasks.autoencode.task import AutoEncodeTask, Fidelity
-from saccade.tasks.fidelity import psnr, ssim
 
 
 def pair(seed=0, B=2, H=24, W=31):
@@ -18,40 +17,6 @@ def pair(seed=0, B=2, H=24, W=31):
     a = chance.random((B, 3, H, W))
     b = (a + 0.2 * chance.normal(size=a.shape)).clip(0, 1)
     return a, b
-
-
-def plain_ssim(a, b):
-    """Window by window, in loops."""
-    at = np.arange(11) - 5
-    g = np.exp(-(at**2) / (2 * 1.5**2))
-    w = np.outer(g, g) / np.outer(g, g).sum()
-    values = []
-    for colour in range(a.shape[0]):
-        for y in range(a.shape[1] - 10):
-            for x in range(a.shape[2] - 10):
-                p, q = (z[colour, y : y + 11, x : x + 11] for z in (a, b))
-                mp, mq = (w * p).sum(), (w * q).sum()
-                vp, vq = (w * (p - mp) ** 2).sum(), (w * (q - mq) ** 2).sum()
-                c = (w * (p - mp) * (q - mq)).sum()
-                top = (2 * mp * mq + 0.01**2) * (2 * c + 0.03**2)
-                values.append(top / ((mp**2 + mq**2 + 0.01**2) * (vp + vq + 0.03**2)))
-    return np.mean(values)
-
-
-def test_ssim_is_the_definition():
-    a, b = pair()
-    found = ssim(torch.tensor(a), torch.tensor(b))
-    assert found.tolist() == pytest.approx([plain_ssim(*p) for p in zip(a, b, strict=True)])
-    assert ssim(torch.tensor(a), torch.tensor(a)).tolist() == pytest.approx([1, 1])
-    with pytest.raises(ValueError, match="11 x 11 pixels or more"):
-        ssim(torch.rand(1, 3, 10, 20), torch.rand(1, 3, 10, 20))
-
-
-def test_psnr_is_the_definition():
-    a, b = pair()
-    wanted = [10 * np.log10(1 / np.mean((x - y) ** 2)) for x, y in zip(a, b, strict=True)]
-    assert psnr(torch.tensor(a), torch.tensor(b)).tolist() == pytest.approx(wanted)
-    assert float(psnr(torch.ones(1, 3, 4, 4), torch.ones(1, 3, 4, 4))) == pytest.approx(100)
 
 
 def metric_of(a, b):

@@ -78,11 +78,14 @@ struct Linear {
 };
 
 // Two linear layers for every pixel, between them GELU and, before it, a depth-wise 3x3. In fp32 and
-// dense. Without a 3x3 all pixels may be one column: W = 1. Without w1 and b1, x is h.
+// dense. Without a 3x3 all pixels may be one column: W = 1. Without w1 and b1, x is h. Forward, with
+// a norm: w1 reads the LayerNorm of x, and x is added to y.
 struct Feed {
   int32_t threads, B, H, W, inputs, hidden, outputs;  // hidden: in FEED_HIDDEN_STEPs
   int32_t tanh;                                       // GELU's form
   const float *x, *w1, *b1;     // B H W inputs; hidden inputs; hidden
+  const float *scale, *offset, *eps;  // of the norm: inputs; inputs; one number. All null: none
+  const float* packed;          // forward: w1, b1, w2 and b2 as `saccade_feed_pack` lays them out, or null
   const float *taps, *shift;    // 3 3 hidden; hidden. Both null: no 3x3
   const float *w2, *b2;         // outputs hidden; outputs
   float *h;                     // B H W hidden: what w1 and b1 give; forward, null if not to be kept
@@ -90,6 +93,26 @@ struct Feed {
   // backward; all but dx are added to what is there
   const float* g;
   float *dx, *dw1, *db1, *dtaps, *dshift, *dw2, *db2;
+};
+
+// LayerNorm of every pixel, for inference; see norm.h. In fp32, dense.
+struct LayerNorm {
+  int32_t threads, rows, C;
+  const float *x, *scale, *offset, *eps;  // rows C; C; C; one number
+  float* y;                               // rows C
+};
+
+// Key-only attention for inference: y = x + attention(LayerNorm of x), of weights that are multiplied
+// with each other beforehand; see key_only.h. In fp32, dense.
+struct KeyOnly {
+  int32_t threads, B, tokens, C, heads;
+  int32_t collapsed;                  // 1: one matrix for each image; 0: three for all
+  const float* x;                     // B tokens C
+  const float *scale, *offset, *eps;  // of the norm: C; C; one number
+  const float *ask, *wk, *bk;         // heads C; C C; C
+  const float *wv, *bv, *p, *q, *c;   // C C; C; C C; C C; C
+  const float* packed;                // wv, bv, p, q, c as `saccade_key_only_pack` lays them out
+  float* y;                           // B tokens C
 };
 
 // Sums from which the moments of all 3x3 windows of a map follow; see moments.h. Dense, fp32.

@@ -57,11 +57,24 @@ inline bool takes(const Linear& c, bool backward) {
 inline bool takes(const Feed& c, bool backward) {
   const bool sizes = c.B >= 0 && positive(c.threads, c.H, c.W, c.inputs, c.hidden, c.outputs) &&
                      c.hidden % FEED_HIDDEN_STEP == 0 && !c.taps == !c.shift && there(c.w2) &&
-                     !c.w1 == !c.b1 && (c.w1 || c.inputs == c.hidden);
-  if (!sizes || !c.B) return sizes;
+                     !c.w1 == !c.b1 && (c.w1 || c.inputs == c.hidden) && !c.scale == !c.offset &&
+                     !c.scale == !c.eps;
+  const bool normed = c.scale && (backward || !c.w1 || c.h || c.inputs != c.outputs);
+  if (!sizes || normed || !c.B) return sizes && !normed;
   if (!backward) return there(c.x, c.b2, c.y);
   return there(c.x, c.h, c.g, c.dx, c.dw2, c.db2) && (!c.w1 || there(c.dw1, c.db1)) &&
          (!c.taps || there(c.dtaps, c.dshift));
+}
+
+inline bool takes(const LayerNorm& c) {
+  return c.rows >= 0 && positive(c.threads, c.C) &&
+         (!c.rows || there(c.x, c.scale, c.offset, c.eps, c.y));
+}
+
+inline bool takes(const KeyOnly& c) {
+  const bool sizes = c.B >= 0 && positive(c.threads, c.tokens, c.C, c.heads) && c.C % c.heads == 0;
+  if (!sizes || !c.B) return sizes;
+  return there(c.x, c.scale, c.offset, c.eps, c.ask, c.wk, c.bk, c.wv, c.bv, c.packed, c.y);
 }
 
 inline bool takes(const Moments& c, bool backward) {

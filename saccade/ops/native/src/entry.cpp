@@ -239,6 +239,34 @@ int run_backward(const Feed& call) {
   return failed;
 }
 
+int run_forward(const LayerNorm& call) {
+  constexpr int ROWS = 512;
+  const Kernels& k = kernels();
+  const int tasks = (call.rows + ROWS - 1) / ROWS;
+  return each_task({tasks, 64, 0}, call.threads, [&](int i, void*) {
+    const ptrdiff_t at = ptrdiff_t(i) * ROWS * call.C;
+    k.norm_rows(call.x + at, std::min(ROWS, call.rows - i * ROWS), call.C, call.scale, call.offset,
+                *call.eps, call.y + at);
+  });
+}
+int run_forward(const KeyOnly& call) {
+  const Kernels& k = kernels();
+  const KeyOnlyWork work = k.key_only_work(call);
+  const Bytes partials = room(work.partial * work.means), images = room(work.image * call.B);
+  if (!partials || !images) return NO_MEMORY;
+  int failed = each_task({work.means, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
+    k.key_only_means(call, i, partials.get() + work.partial * i, buffer);
+  });
+  if (failed) return failed;
+  failed = each_task({work.panels, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
+    k.key_only_matrix(call, i, partials.get(), images.get(), buffer);
+  });
+  if (failed) return failed;
+  return each_task({work.blocks, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
+    k.key_only_tokens(call, i, images.get(), buffer);
+  });
+}
+
 int run_forward(const Moments& call) {
   const Kernels& k = kernels();
   return forward(call, k.moments_work(call, false), k.moments_forward);
@@ -311,6 +339,33 @@ EXPORT int saccade_use(const char* name) {
   return 1;
 }
 
+// A number that tells contents apart; see checksum.h.
+EXPORT uint64_t saccade_checksum(const void* const* parts, const int64_t* bytes, int32_t count) {
+  uint64_t total = 0;
+  for (int32_t i = 0; i < count; i++)
+    total = kernels().checksum(static_cast<const uint32_t*>(parts[i]), bytes[i] / 4, total);
+  return total;
+}
+
+// Matrices of a call laid out beforehand, to be handed to many: the bytes they take, and into `to`.
+EXPORT int64_t saccade_feed_packed(const Feed* call, size_t bytes) {
+  if (bytes != sizeof(Feed) || call->packed) return 0;
+  Feed whole = *call;
+  whole.packed = reinterpret_cast<const float*>(call);  // anything: all chunks, not one by one
+  return kernels().feed_work(whole, false).packed;
+}
+EXPORT void saccade_feed_pack(const Feed* call, void* to) {
+  const Kernels& k = kernels();
+  const Feed whole = *call;
+  for (int i = 0; i < k.feed_chunks(whole); i++) k.feed_pack(whole, false, i, to);
+}
+EXPORT int64_t saccade_key_only_packed(const KeyOnly* call, size_t bytes) {
+  return bytes == sizeof(KeyOnly) ? kernels().key_only_work(*call).packed : 0;
+}
+EXPORT void saccade_key_only_pack(const KeyOnly* call, void* to) {
+  for (int i = 0; i < 3; i++) kernels().key_only_pack(*call, i, to);
+}
+
 // Forward and backward of each operator: the call, and the bytes that the caller believes it has.
 // They return a Result.
 #define BORDER(Call, name)                                                  \
@@ -322,6 +377,16 @@ EXPORT int saccade_use(const char* name) {
     if (bytes != sizeof(Call)) return OTHER_SIZE;                           \
     return takes(*call, true) ? run_backward(*call) : OUT_OF_LIMITS;        \
   }
+
+// Those that serve inference alone have no backward.
+#define INFERENCE(Call, name)                                             \
+  EXPORT int saccade_##name##_forward(const Call* call, size_t bytes) {   \
+    if (bytes != sizeof(Call)) return OTHER_SIZE;                         \
+    return takes(*call) ? run_forward(*call) : OUT_OF_LIMITS;             \
+  }
+
+INFERENCE(LayerNorm, layer_norm)
+INFERENCE(KeyOnly, key_only)
 
 BORDER(Sasa, sasa)
 BORDER(Qna, qna)

@@ -11,12 +11,14 @@
 //
 // A task has a chunk of its own, so that it owns the sums over pixels. Only dx is a sum over chunks:
 // dh is laid down for some rows of the map (a turn), and multiplied when all chunks are there.
-// Without W1, x is h and dx is dh.
+// Without W1, x is h and dx is dh. With a norm, x is normalised for a task's rows before its first
+// chunk, and y begins as x.
 #pragma once
 #include <cstring>
 
 #include "feed_rows.h"
 #include "linear.h"
+#include "norm.h"
 
 namespace saccade {
 namespace SACCADE_ISA {
@@ -41,12 +43,13 @@ struct FeedPlan {
     chunks = (c.hidden + chunk - 1) / chunk;
     chunk = round_up((c.hidden + chunks - 1) / chunks, STEP);
     chunks = (c.hidden + chunk - 1) / chunk;
-    // Bands share rows, whose h is computed twice; but x and y should stay in the second cache.
+    // Bands share rows, whose h is computed twice; but x and y should stay in the second cache, and
+    // all threads busy.
     const size_t row = size_t(c.W) * (c.inputs + c.outputs) * sizeof(float);
-    const int few = (4 * c.threads + c.B - 1) / max(1, c.B);  // bands that keep all threads busy
-    bands = max(few, int(c.H * row / (2 * BUDGET)));
-    band = round_up(max((c.H + bands - 1) / bands, 8 * halo), step);
+    bands = max(c.threads / std::gcd(c.threads, max(1, c.B)), int(c.H * row / (2 * BUDGET)));
+    band = max((c.H + bands - 1) / bands, 1 + 2 * halo);
     bands = (c.H + band - 1) / band;
+    if (!backward) step = min(step, band);
     const size_t image = size_t(c.H) * c.W * c.hidden;
     parts = max(1, int(image / TURN));
     part = round_up((c.H + parts - 1) / parts, step);
@@ -55,9 +58,15 @@ struct FeedPlan {
     turns = parts > 1 ? c.B * parts : (c.B + images - 1) / images;
   }
   int width(const Feed& c, int i) const { return min(chunk, c.hidden - i * chunk); }
+  // Whether every matrix is read by one task alone: then a chunk is laid out where the one before it
+  // was, and what is laid out stays in the second cache.
+  bool once(const Feed& c) const { return c.B * bands == 1 && !c.packed; }
   // Of scratch, in floats.
   size_t forward_room(const Feed& c) const {
-    return size_t(2 * step + 2 * halo) * c.W * chunk + 64;
+    return size_t(2 * step + 2 * halo) * c.W * chunk + 64 + normed(c);
+  }
+  size_t normed(const Feed& c) const {
+    return c.scale ? size_t(band + 2 * halo) * c.W * c.inputs + 16 : 0;
   }
   size_t backward_room(const Feed& c) const {
     return size_t(3 * step + 2 * halo) * c.W * chunk + 64 + ROOM;
@@ -77,6 +86,7 @@ struct FeedMatrices {
 inline size_t feed_packed(const Feed& c, bool backward) {
   const FeedPlan plan(c, backward);
   const FeedMatrices size(c, plan, backward);
+  if (!backward && plan.once(c)) return size.first + size.second;
   return plan.chunks * (size.first + size.second) + (backward ? FeedMatrices::last(c) : 0);
 }
 // Task `chunks` of the backward lays out W1 whole.
@@ -111,39 +121,82 @@ struct Sliding {
   }
 };
 
+// Some rows of a chunk of h, as they wait: in panels as the product makes them, for a panel's rows are
+// read again and again and should stay in the first cache.
+struct HiddenRows {
+  float* base;
+  int W, n, most;  // pixels of a row, channels, rows that there is room for
+  int first = 0, end = 0;
+  int tail;  // where the last panel begins; the others have two vectors
+  HiddenRows(float* base_, int W_, int n_, int most_) : base(base_), W(W_), n(n_), most(most_), tail(0) {
+    while (n - tail > 3 * WIDE) tail += 2 * WIDE;
+  }
+  INLINE int panel(int v) const { return v >= tail ? tail : v / (2 * WIDE) * 2 * WIDE; }
+  INLINE int width(int v) const { return v >= tail ? n - tail : 2 * WIDE; }
+  // Row y of channel v's panel, from that channel on.
+  INLINE float* at(int y, int v) const {
+    const int p = panel(v);
+    return base + ptrdiff_t(p) * most * W + ptrdiff_t(y - first) * W * width(v) + (v - p);
+  }
+  void drop_before(int y) {
+    if (y <= first) return;
+    for (int v = 0; v < n; v += width(v))
+      if (end > y) memmove(at(first, v), at(y, v), size_t(end - y) * W * width(v) * sizeof(float));
+    first = y;
+  }
+};
+
 template <bool TANH>
-void feed_forward(const Feed& c, int task, const float* packed, float* scratch) {
+void feed_forward(const Feed& c, int task, float* room, float* scratch) {
   const FeedPlan plan(c, false);
   const FeedMatrices size(c, plan, false);
   const int b = task / plan.bands, r0 = task % plan.bands * plan.band;
   const int r1 = min(c.H, r0 + plan.band);
   const auto pixel = [&](int y) { return (ptrdiff_t(b) * c.H + y) * c.W; };
-  for (int i = 0; i < plan.chunks; i++, packed += size.first + size.second) {
+  const float* x = c.x;  // as w1 reads it
+  if (c.scale) {
+    const int first = max(0, r0 - plan.halo), end = min(c.H, r1 + plan.halo);
+    norm_rows(c.x + pixel(first) * c.inputs, (end - first) * c.W, c.inputs, c.scale, c.offset, *c.eps,
+              scratch);
+    memcpy(c.y + pixel(r0) * c.outputs, c.x + pixel(r0) * c.inputs,
+           size_t(r1 - r0) * c.W * c.inputs * sizeof(float));
+    x = scratch - pixel(first) * c.inputs;
+    scratch += plan.normed(c);
+  }
+  const int most = plan.step + 2 * plan.halo;
+  const float* packed = c.packed ? c.packed : room;
+  for (int i = 0; i < plan.chunks; i++, packed += plan.once(c) ? 0 : size.first + size.second) {
     const int from = i * plan.chunk, n = plan.width(c, i);
-    Sliding h{scratch, ptrdiff_t(c.W) * n};
-    float* active = scratch + (plan.step + 2 * plan.halo) * h.row;
+    if (plan.once(c)) feed_pack(c, false, i, room - i * (size.first + size.second));
+    HiddenRows h(scratch, c.W, n, most);
+    float* active = scratch + ptrdiff_t(most) * c.W * n;
     h.first = h.end = max(0, r0 - plan.halo);
     const FeedRows rows(c, from, n);
     for (int y = r0; y < r1; y += plan.step) {
       const int count = min(plan.step, r1 - y), end = min(c.H, y + count + plan.halo);
       if (c.w1) {
         h.drop_before(y - plan.halo);
-        times_packed(c.x + pixel(h.end) * c.inputs, c.inputs, (end - h.end) * c.W, packed, n, false,
-                     h.at(h.end));
-        if (c.h)
-          for (int r = max(h.end, r0); r < min(end, r1); r++)
-            rows.lay_down(h.at(r), c.h + pixel(r) * c.hidden);
+        times_into_panels(x + pixel(h.end) * c.inputs, c.inputs, (end - h.end) * c.W, packed, n,
+                          h.base, ptrdiff_t(most) * c.W, ptrdiff_t(h.end - h.first) * c.W);
+        for (int r = max(h.end, r0); c.h && r < min(end, r1); r++)
+          for (int v = 0; v < n; v += WIDE)
+            for (int p = 0; p < c.W; p++)
+              store_wide(c.h + (pixel(r) + p) * c.hidden + from + v,
+                         load_wide(h.at(r, v) + p * h.width(v)));
         h.end = end;
       }
-      const auto h_at = [&](int r) -> const float* {
-        if (r < 0 || r >= c.H) return nullptr;
-        return c.w1 ? h.at(r) : c.x + pixel(r) * c.hidden + from;
-      };
-      for (int r = y; r < y + count; r++) {
-        const float* at[3] = {h_at(r - 1), h_at(r), h_at(r + 1)};
-        rows.template activate<TANH>(at, c.w1 ? n : c.hidden, active + (r - y) * h.row);
-      }
-      times_packed(active, n, count * c.W, packed + size.first, c.outputs, i > 0,
+      for (int r = y; r < y + count; r++)
+        rows.template activate<TANH>(
+            [&](int v, const float** here) INLINED -> ptrdiff_t {
+              for (int a = 0; a < 3; a++) {
+                const int s = r + a - 1;
+                here[a] = s < 0 || s >= c.H || (a != 1 && !plan.halo) ? nullptr
+                          : c.w1 ? h.at(s, v) : c.x + pixel(s) * c.hidden + from + v;
+              }
+              return c.w1 ? h.width(v) : c.hidden;
+            },
+            active + ptrdiff_t(r - y) * c.W * n);
+      times_packed(active, n, count * c.W, packed + size.first, c.outputs, i > 0 || c.scale,
                    c.y + pixel(y) * c.outputs);
     }
   }

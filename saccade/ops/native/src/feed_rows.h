@@ -62,19 +62,22 @@ struct FeedRows {
     });
   }
 
-  // A chunk of a row, to where all channels lie.
-  void lay_down(const float* row, float* to) const {
-    for (int x = 0; x < call.W; x++)
-      for (int v = 0; v < n; v += WIDE)
-        store_wide(to + ptrdiff_t(x) * call.hidden + from + v, load_wide(row + x * n + v));
-  }
+  // Where channel v of three rows lies: `here` is filled in, and the step between pixels returned.
+  struct Dense {
+    const float* const* at;
+    ptrdiff_t step;
+    INLINE ptrdiff_t operator()(int v, const float** here) const {
+      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
+      return step;
+    }
+  };
   // f(pixel, channel, u) for a row of u = h * taps + shift; or with `TURNED` taps, and no shift.
-  template <bool TURNED, class F>
-  INLINE void convolved(const float* const* at, ptrdiff_t step, F&& f) const {
+  template <bool TURNED, class Cells, class F>
+  INLINE void convolved(const Cells& cells, F&& f) const {
     channels(TURNED, [&](int v, const Wide* taps) INLINED {
       const Wide shift = TURNED ? Wide{} : load_wide(call.shift + from + v);
       const float* here[3];
-      for (int a = 0; a < 3; a++) here[a] = at[a] ? at[a] + v : nullptr;
+      const ptrdiff_t step = cells(v, here);
       blocks_of_row([&](int x, auto edge) INLINED {
         constexpr bool EDGE = decltype(edge)::value;
         Wide sum[PX];
@@ -85,17 +88,20 @@ struct FeedRows {
     });
   }
   // The same, or without taps f(pixel, channel, h).
-  template <class F>
-  INLINE void each_u(const float* const* at, ptrdiff_t step, F&& f) const {
-    if (call.taps) return convolved<false>(at, step, f);
-    for (int x = 0; x < call.W; x++)
-      for (int v = 0; v < n; v += WIDE) f(x, v, load_wide(at[1] + x * step + v));
+  template <class Cells, class F>
+  INLINE void each_u(const Cells& cells, F&& f) const {
+    if (call.taps) return convolved<false>(cells, f);
+    for (int v = 0; v < n; v += WIDE) {
+      const float* here[3];
+      const ptrdiff_t step = cells(v, here);
+      for (int x = 0; x < call.W; x++) f(x, v, load_wide(here[1] + x * step));
+    }
   }
 
   // to = gelu(u)
-  template <bool TANH>
-  void activate(const float* const* at, ptrdiff_t step, float* to) const {
-    each_u(at, step, [&](int x, int v, Wide u) INLINED {
+  template <bool TANH, class Cells>
+  void activate(const Cells& cells, float* to) const {
+    each_u(cells, [&](int x, int v, Wide u) INLINED {
       store_wide(to + x * n + v, gelu<TANH, false>(u));
     });
   }
@@ -103,7 +109,7 @@ struct FeedRows {
   template <bool TANH>
   void slopes(const float* const* at, const float* da, float* active, float* du,
               ptrdiff_t du_step) const {
-    each_u(at, call.hidden, [&](int x, int v, Wide u) INLINED {
+    each_u(Dense{at, call.hidden}, [&](int x, int v, Wide u) INLINED {
       Wide slope;
       store_wide(active + x * n + v, gelu<TANH, true>(u, &slope));
       store_wide(du + x * du_step + v, load_wide(da + x * n + v) * slope);
@@ -136,7 +142,7 @@ struct FeedRows {
   }
   // dh = du * turned taps
   void turn_back(const float* const* at, float* dh) const {
-    convolved<true>(at, n, [&](int x, int v, Wide sum) INLINED {
+    convolved<true>(Dense{at, n}, [&](int x, int v, Wide sum) INLINED {
       store_wide(dh + ptrdiff_t(x) * call.hidden + v, sum);
     });
   }

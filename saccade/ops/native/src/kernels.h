@@ -20,6 +20,12 @@ struct FeedWork {
   size_t scratch, packed, dh;  // bytes
 };
 
+// Three rounds, each when the one before it is done; matrices were packed beforehand.
+struct KeyOnlyWork {
+  int matrices, means, panels, blocks;
+  size_t scratch, packed, partial, image;  // bytes: of a task, of all matrices, of a chunk, of an image
+};
+
 struct SasaKernels {
   Work (*work)(const Sasa&, bool backward);
   void (*forward)(const Sasa&, int task, void* scratch);
@@ -48,11 +54,20 @@ struct Kernels {
   void (*linear_forward)(const Linear&, int task, const void* packed);
   void (*linear_backward)(const Linear&, int task, void* scratch);
   FeedWork (*feed_work)(const Feed&, bool backward);
+  int (*feed_chunks)(const Feed&);  // forward
   void (*feed_pack)(const Feed&, bool backward, int task, void* packed);
-  void (*feed_forward)(const Feed&, int task, const void* packed, void* scratch);
+  void (*feed_forward)(const Feed&, int task, void* packed, void* scratch);
   void (*feed_backward)(const Feed&, int turn, int task, const void* packed, void* dh,
                         void* scratch);
   void (*feed_inputs)(const Feed&, int turn, int task, const void* packed, const void* dh);
+  uint64_t (*checksum)(const uint32_t* words, int64_t count, uint64_t total);
+  void (*norm_rows)(const float* x, int rows, int C, const float* scale, const float* offset, float eps,
+                    float* to);
+  KeyOnlyWork (*key_only_work)(const KeyOnly&);
+  void (*key_only_pack)(const KeyOnly&, int task, void* packed);
+  void (*key_only_means)(const KeyOnly&, int task, void* partial, void* scratch);
+  void (*key_only_matrix)(const KeyOnly&, int task, const void* partials, void* images, void* scratch);
+  void (*key_only_tokens)(const KeyOnly&, int task, const void* images, void* scratch);
   Work (*moments_work)(const Moments&, bool backward);
   void (*moments_forward)(const Moments&, int task, void* scratch);
   void (*moments_backward)(const Moments&, int task, void* scratch);

@@ -49,12 +49,12 @@ INLINE size_t packed_size(const Linear& c) { return padded(c.outputs) * (c.input
 //
 //     to(i, v) = start(v) + over `depth` steps the sum of a(step, i) b(step, v),
 //
-// or without `start` what is there already + that sum. A function of its own, because the sums of
-// several of these inlined into one would not stay in registers.
+// with nothing in place of `start` if it is null, and with `add` added to what is there. A function
+// of its own, because the sums of several of these inlined into one would not stay in registers.
 template <int R, int NV>
 __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_step, ptrdiff_t a_row,
-                                      const float* b, int depth, const float* start, float* to,
-                                      ptrdiff_t to_row, int columns, size_t ahead) {
+                                      const float* b, int depth, const float* start, bool add,
+                                      float* to, ptrdiff_t to_row, int columns, size_t ahead) {
   constexpr int N = WIDE;
   for (; tiles; tiles--, a += R * a_row, to += R * to_row) {
     if (ahead) fetch(a + ahead, R * a_row * sizeof(float));
@@ -75,7 +75,7 @@ __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_ste
       for (int i = 0; i < R; i++)
         for (int v = 0; v < NV; v++) {
           float* at = to + i * to_row + v * N;
-          store_wide(at, start ? sum[i][v] : load_wide(at) + sum[i][v]);
+          store_wide(at, add ? load_wide(at) + sum[i][v] : sum[i][v]);
         }
     } else {
       float all[R][NV * N];
@@ -83,18 +83,18 @@ __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_ste
         for (int v = 0; v < NV; v++) store_wide(all[i] + v * N, sum[i][v]);
       for (int i = 0; i < R; i++)
         for (int j = 0; j < columns; j++)
-          to[i * to_row + j] = start ? all[i][j] : to[i * to_row + j] + all[i][j];
+          to[i * to_row + j] = add ? to[i * to_row + j] + all[i][j] : all[i][j];
     }
   }
 }
 // The same for n rows.
 template <int NV>
 INLINE void rows_of(int n, const float* a, ptrdiff_t a_step, ptrdiff_t a_row, const float* b,
-                    int depth, const float* start, float* to, ptrdiff_t to_row, int columns,
-                    size_t ahead = 0) {
+                    int depth, const float* start, bool add, float* to, ptrdiff_t to_row,
+                    int columns, size_t ahead = 0) {
   constexpr int R = (REGISTERS == 32 ? 24 : 12) / max(2, NV);  // as many as registers allow
   const auto tiles = [&](int from, int count, auto rows) INLINED {
-    column<decltype(rows)::value, NV>(count, a + from * a_row, a_step, a_row, b, depth, start,
+    column<decltype(rows)::value, NV>(count, a + from * a_row, a_step, a_row, b, depth, start, add,
                                       to + from * to_row, to_row, columns, ahead);
   };
   tiles(0, n / R, Int<R>{});
@@ -132,8 +132,7 @@ inline void linear_pack(const Linear& c, int batch, float* to) {
   });
 }
 
-// y = x w + b for some rows, of a matrix as it is packed; or with `add`, and without b, added to
-// what is there.
+// y = x w + b for some rows, of a matrix as it is packed; or with `add`, added to what is there.
 inline void times_packed(const float* x, int inputs, int rows, const float* packed, int outputs,
                          bool add, float* y, size_t ahead = 0) {
   for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH) {
@@ -142,7 +141,24 @@ inline void times_packed(const float* x, int inputs, int rows, const float* pack
     panels(outputs, [&](int n0, auto nv) INLINED {
       constexpr int NV = decltype(nv)::value;
       rows_of<NV>(rows, x + k0, 1, inputs, panel + (k0 + 1) * NV * WIDE, depth,
-                  k0 || add ? nullptr : panel, y + n0, outputs, outputs - n0, n0 || k0 ? 0 : ahead);
+                  k0 ? nullptr : panel, k0 || add, y + n0, outputs, outputs - n0,
+                  n0 || k0 ? 0 : ahead);
+      panel += (inputs + 1) * NV * WIDE;
+    });
+  }
+}
+
+// The same into panels that have room for `room` rows each, of which `before` come first.
+inline void times_into_panels(const float* x, int inputs, int rows, const float* packed, int outputs,
+                              float* y, ptrdiff_t room, ptrdiff_t before) {
+  for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH) {
+    const int depth = min(LinearPlan::DEPTH, inputs - k0);
+    const float* panel = packed;
+    panels(outputs, [&](int n0, auto nv) INLINED {
+      constexpr int NV = decltype(nv)::value;
+      rows_of<NV>(rows, x + k0, 1, inputs, panel + (k0 + 1) * NV * WIDE, depth,
+                  k0 ? nullptr : panel, k0, y + n0 * room + before * NV * WIDE, NV * WIDE,
+                  NV * WIDE);
       panel += (inputs + 1) * NV * WIDE;
     });
   }
@@ -200,7 +216,7 @@ inline void add_products(const float* g, ptrdiff_t g_row, int outputs, const flo
       else
         for (int j = 0; j < NV * WIDE; j++) to[j] = j < columns ? from[j] : 0;
     }
-    rows_of<NV>(outputs, g, g_row, 1, room, rows, nullptr, dw + k0, dw_row, columns);
+    rows_of<NV>(outputs, g, g_row, 1, room, rows, nullptr, true, dw + k0, dw_row, columns);
   });
 }
 constexpr size_t ROOM = LinearPlan::ROWS * 3 * WIDE;  // for `add_products`

@@ -99,39 +99,44 @@ INLINE void add_tokens(float* to, float scale, const float* e, const float* x, i
   }
 }
 
-inline void summary_forward(const Summary& c, int task, float* partial) {
-  constexpr int N = LANES<float>;
-  const SummaryPart part(c, task);
-  const int few = SummaryPart::few(c, false);
+// What a chunk's part is before its first token.
+inline void summary_begin(const Summary& c, float* partial) {
   zero(partial, SummaryPart::size(c));
   for (int h = 0; h < c.heads; h++) partial[h * (c.C + 2)] = -1e30f;
-  for (int t = part.from; t < part.to; t += few) {
-    const int n = min(few, part.to - t);
-    const float* x = c.x + (ptrdiff_t(part.b) * c.tokens + t) * c.C;
-    for (int h = 0; h < c.heads; h++) {
-      float *top = partial + h * (c.C + 2), *total = top + 1, *sums = top + 2;
-      float e[SummaryPart::FEW];
-      V<float> highs = splat(*top), totals{};
-      for (int j = 0; j < n; j += N) {
-        const float* at = x + ptrdiff_t(j) * c.C;
-        if (!h) fetch(at + AHEAD, size_t(N) * c.C * sizeof(float));
-        const V<float> s = dots(c.ask + ptrdiff_t(h) * c.C, at, c.C, min(N, n - j), -INFINITY);
-        store(e + j, s);
-        highs = maximum<float>(s, highs);  // not of NaN, which comes back below
-      }
-      float high = highs[0];
-      for (int l = 1; l < N; l++) high = highs[l] > high ? highs[l] : high;
-      for (int j = 0; j < n; j += N) {
-        const V<float> one = exp2((load(e + j) - high) * splat(float(LOG2E)));
-        store(e + j, one);
-        totals += one;
-      }
-      const float scale = high > *top ? std::exp(*top - high) : 1;
-      *total = *total * scale + sum<float>(totals);
-      *top = high;
-      add_tokens(sums, scale, e, x, c.C, n);
+}
+// Adds n tokens, at most FEW, to a chunk's part.
+inline void summary_add(const Summary& c, const float* x, int n, float* partial) {
+  constexpr int N = LANES<float>;
+  for (int h = 0; h < c.heads; h++) {
+    float *top = partial + h * (c.C + 2), *total = top + 1, *sums = top + 2;
+    float e[SummaryPart::FEW];
+    V<float> highs = splat(*top), totals{};
+    for (int j = 0; j < n; j += N) {
+      const float* at = x + ptrdiff_t(j) * c.C;
+      if (!h) fetch(at + AHEAD, size_t(N) * c.C * sizeof(float));
+      const V<float> s = dots(c.ask + ptrdiff_t(h) * c.C, at, c.C, min(N, n - j), -INFINITY);
+      store(e + j, s);
+      highs = maximum<float>(s, highs);  // not of NaN, which comes back below
     }
+    float high = highs[0];
+    for (int l = 1; l < N; l++) high = highs[l] > high ? highs[l] : high;
+    for (int j = 0; j < n; j += N) {
+      const V<float> one = exp2((load(e + j) - high) * splat(float(LOG2E)));
+      store(e + j, one);
+      totals += one;
+    }
+    const float scale = high > *top ? std::exp(*top - high) : 1;
+    *total = *total * scale + sum<float>(totals);
+    *top = high;
+    add_tokens(sums, scale, e, x, c.C, n);
   }
+}
+inline void summary_forward(const Summary& c, int task, float* partial) {
+  const SummaryPart part(c, task);
+  const int few = SummaryPart::few(c, false);
+  summary_begin(c, partial);
+  for (int t = part.from; t < part.to; t += few)
+    summary_add(c, c.x + (ptrdiff_t(part.b) * c.tokens + t) * c.C, min(few, part.to - t), partial);
 }
 
 // Joins the chunks of every image: mean and log-sum-exp.

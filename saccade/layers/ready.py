@@ -1,0 +1,171 @@
+"""Calls of kernels that a layer makes ready once, for inference, and uses until anything changes.
+
+    y = residual(x, norm, layer, drop)          x + drop(layer(norm(x)))
+    y = normed(x, norm)                         norm(x), of the channels of a map
+
+Where no gradient is asked and nobody watches (no hook, tracer, transform, counter or autocast) it
+is one call of a kernel with pointers that were written down before. `Watch` decides whether they
+still hold: it compares every module, attribute and tensor of the parts with what they were, which
+takes a few microseconds. Anything that differs, and the modules are called like any other.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter, is_
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, fx, nn
+from torchvision.models.feature_extraction import NodePathTracer
+
+from saccade.layers.norm import of_channels
+from saccade.layers.untouched import HOOKS, hooked_everywhere, passes, untouched
+from saccade.ops.modes import transformed
+from saccade.ops.native.residual import NormOfMap, serves
+from saccade.ops.operator import forced
+
+
+class Watch:
+    """Whether modules are what they were: their classes, attributes, hooks, parts, tensors."""
+
+    def __init__(self, *roots: nn.Module):
+        self.modules = [module for root in roots for module in root.modules()]
+        self.kinds = [*map(type, self.modules)]
+        self.distinct: list[Any] = [*{*self.kinds}]
+        self.forwards = [kind.forward for kind in self.distinct]
+        self.places: list[dict[str, Any]] = []
+        self.names: list[str] = []
+        self.values: list[Any] = []
+        for module in self.modules:
+            own = module.__dict__
+            public = [name for name in own if not name.startswith("_")]
+            self._note(own, [*HOOKS, "forward", *public])
+            for parts in (module._modules, module._parameters, module._buffers):
+                self._note(parts, list(parts))
+        self.hooks = [module.__dict__[name] for module in self.modules for name in HOOKS]
+        self.tensors = [value for value in self.values if isinstance(value, Tensor)]
+        self.memory = self._memory()
+
+    def _note(self, place: dict[str, Any], names: list[str]) -> None:
+        self.places += [place] * len(names)
+        self.names += names
+        self.values += [place.get(name) for name in names]
+
+    def _memory(self) -> list[Any]:
+        tensors = self.tensors
+        return [
+            *map(Tensor.data_ptr, tensors),
+            *map(Tensor.stride, tensors),
+            *(t.shape for t in tensors),
+            *(t.dtype for t in tensors),
+        ]
+
+    def holds(self) -> bool:
+        return (
+            all(map(is_, map(dict.get, self.places, self.names), self.values))
+            and not any(self.hooks)
+            and all(map(is_, map(type, self.modules), self.kinds))
+            and all(map(is_, map(attrgetter("forward"), self.distinct), self.forwards))
+            and self._memory() == self.memory
+        )
+
+
+class Ready:
+    """A call, and the watch over the modules that it stands for; the layer holds it.
+
+    To a copy of the layer, or to one that was saved, nothing is ready.
+    """
+
+    def __init__(self, call: Any, watch: Watch):
+        self.call, self.watch = call, watch
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if torch.autograd._profiler_enabled():
+            with torch.profiler.record_function(f"saccade::{type(self.call).__name__}"):
+                return self.call(x)
+        return self.call(x)
+
+    def __reduce__(self) -> Any:
+        return type(None), ()
+
+
+def residual(
+    x: Float[Tensor, "B H W C"], norm: nn.Module, layer: Any, drop: nn.Module
+) -> Float[Tensor, "B H W C"]:
+    """x + drop(layer(norm(x))); at once where the layer knows how (`ready_after`)."""
+    if unwatched(x) and x.is_contiguous():
+        ready = layer.__dict__.get("_ready")
+        if ready is None or not ready.watch.holds():
+            ready = _prepare(layer, partial(_make_residual, x, norm, layer, drop), norm, drop)
+        if ready is not None and ready.call.takes(x):
+            return ready(x)
+    elif isinstance(x, fx.Proxy):
+        return _node(residual, x + drop(layer(norm(x))), x, norm, layer, drop)
+    return x + drop(layer(norm(x)))
+
+
+def normed(x: Float[Tensor, "B C H W"], norm: nn.Module) -> Float[Tensor, "B C H W"]:
+    """norm(x); at once if it is a LayerNorm of every pixel's channels."""
+    if unwatched(x):
+        pixels = x.permute(0, 2, 3, 1)
+        if pixels.is_contiguous():
+            ready = norm.__dict__.get("_ready")
+            if ready is None or not ready.watch.holds():
+                ready = _prepare(norm, partial(_make_norm, pixels, norm))
+            if ready is not None:
+                return ready(pixels).permute(0, 3, 1, 2)
+    elif isinstance(x, fx.Proxy):
+        return _node(normed, norm(x), x, norm)
+    return norm(x)
+
+
+def _node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.Module) -> Any:
+    """One node, function(x, *modules), in the graph of an extractor of features.
+
+    There, whole models must give the same bits with the graph and without. The nodes of y stay,
+    for those who ask for a part's output; extractors drop what nobody asks for. Others get y.
+    """
+    tracer = x.tracer
+    if not isinstance(tracer, NodePathTracer):
+        return y
+    parts = [tracer.create_proxy("get_attr", tracer.path_of_module(m), (), {}) for m in modules]
+    return tracer.create_proxy("call_function", function, (x, *parts), {})
+
+
+def _prepare(layer: nn.Module, make: Callable[[], Any], *others: nn.Module) -> Ready | None:
+    """Make a call ready and keep it; None where modules must be called."""
+    layer.__dict__.pop("_ready", None)
+    call = make()
+    if call is None:
+        return None
+    ready = layer.__dict__["_ready"] = Ready(call, Watch(layer, *others))
+    return ready
+
+
+def _make_residual(x: Tensor, norm: nn.Module, layer: Any, drop: nn.Module) -> Any:
+    make = getattr(layer, "ready_after", None)
+    return make(x, norm) if make is not None and passes(drop) and untouched(x, layer) else None
+
+
+def _make_norm(x: Tensor, norm: nn.Module) -> NormOfMap | None:
+    numbers = of_channels(x, norm)
+    return NormOfMap(numbers) if numbers is not None and serves(*numbers.tensors) else None
+
+
+def unwatched(x: Tensor) -> bool:
+    """Whether a kernel may be called on x behind everybody's back: nobody would notice."""
+    return (
+        type(x) is Tensor
+        and not torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._len_torch_function_stack()
+        and not torch.jit.is_tracing()
+        and not transformed()
+        and not forced()
+        and not hooked_everywhere()
+    )

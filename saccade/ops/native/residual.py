@@ -1,0 +1,172 @@
+"""Halves of a block for inference on CPU: y = x + layer(LayerNorm(x)), each one call of a kernel.
+
+    key-only   y = x + ((n Wv^T + bv) * g) P^T + n Q^T + c      see src/key_only.h
+    feed       y = x + W2 gelu(taps * (W1 n + b1) + shift) + b2   see src/feed.h
+
+with n = LayerNorm(x). A call is prepared once for the weights at hand: pointers are written down,
+and what follows from weights alone (P = U2 U1 and the like) is computed. The weights' contents are
+compared by a checksum at every call, so that no result is ever of weights that are gone, whoever
+wrote new ones and how.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from saccade.ops import native
+from saccade.ops.native.call import LIMITS, Feed, KeyOnly, LayerNorm, pointer, run
+from saccade.ops.native.linear import pays
+
+LANES = LIMITS["feed_hidden_step"]
+FEWEST = 32  # pixels for which it pays to lay out matrices,
+MOST = 1024  # and up to which it pays to keep them so: then reading weights is what takes the time
+
+
+class FromWeights:
+    """Tensors that follow from weights, computed anew whenever those have other contents.
+
+    Or when they are asked for with another `key`; `call` is handed to whoever computes them.
+    """
+
+    def __init__(self, weights: Sequence[Tensor], compute: Callable[[Any], tuple[Tensor, ...]]):
+        count = len(weights)
+        self.compute = compute
+        self.latest: tuple[Any, tuple[Tensor, ...]] = None, ()
+        self.weights = (
+            (ctypes.c_void_p * count)(*(t.data_ptr() for t in weights)),
+            (ctypes.c_int64 * count)(*(t.numel() * t.element_size() for t in weights)),
+            ctypes.c_int32(count),
+        )
+        self.checksum = native.library().saccade_checksum
+
+    def __call__(self, call: Any, key: Any = None) -> tuple[Tensor, ...]:
+        now = self.checksum(*self.weights), native.uses, key
+        known, value = self.latest  # both at once: other threads may be here, too
+        if now != known:
+            value = self.compute(call)
+            self.latest = now, value
+        return value
+
+
+class Norm:
+    """The numbers of a LayerNorm that kernels read."""
+
+    def __init__(self, scale: Float[Tensor, "C"], offset: Float[Tensor, "C"], eps: float):
+        self.tensors = scale, offset, torch.tensor([eps], dtype=torch.float32)
+        names = "scale", "offset", "eps"
+        self.pointers = {n: t.data_ptr() for n, t in zip(names, self.tensors, strict=True)}
+
+
+class NormOfMap:
+    """LayerNorm of a map's pixels."""
+
+    def __init__(self, norm: Norm):
+        self.alive = norm
+        self.call = LayerNorm(1, 0, norm.tensors[0].numel(), **norm.pointers)
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return True
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
+        call, out = copied(self.call), torch.empty_like(x)
+        call.threads, call.rows = torch.get_num_threads(), x.numel() // x.shape[3]
+        call.x, call.y = x.data_ptr(), out.data_ptr()
+        run("saccade_layer_norm_forward", call)
+        return out
+
+
+class KeyOnlyResidual:
+    """x + key_only(LayerNorm(x)); weights as `saccade.ops.linglo` names them."""
+
+    def __init__(self, norm: Norm, wk, bk, wv, bv, ws, u1, b1, u2, b2):
+        call = self.call = KeyOnly(1, 0, 1, wv.shape[0], len(ws), **norm.pointers)
+        for name, t in {"wk": wk, "bk": bk, "wv": wv, "bv": bv}.items():
+            setattr(call, name, t.data_ptr())
+
+        def products(call: Any) -> tuple[Tensor, ...]:
+            ask = ((ws @ wk) * (ws.shape[1] // len(ws)) ** -0.5).contiguous()
+            p, q, c = u2 @ u1, u2 @ wk, torch.addmv(b2, u2, b1 + bk)
+            call.p, call.q, call.c = map(pointer, (p, q, c))
+            return ask, packed("key_only", call)
+
+        self.alive = norm, wk, bk, wv, bv
+        self.derived = FromWeights((wk, bk, wv, bv, ws, u1, b1, u2, b2), products)
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return x.numel() > 0
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
+        call, out = copied(self.call), torch.empty_like(x)
+        B, H, W, C = x.shape
+        alive = self.derived(call)
+        call.ask, call.packed = map(pointer, alive)
+        call.threads, call.B, call.tokens = torch.get_num_threads(), B, H * W
+        call.collapsed = H * W + C < 3 * H * W  # multiplications of C x C
+        call.x, call.y = x.data_ptr(), out.data_ptr()
+        run("saccade_key_only_forward", call)
+        return out
+
+
+class FeedResidual:
+    """x + feed_forward(LayerNorm(x)); `position` computes taps (J 1 3 3) and shift of `weights`."""
+
+    def __init__(
+        self, norm: Norm, w1, b1, w2, b2, tanh: bool, weights: Sequence[Tensor] = (),
+        position: Callable[[], tuple[Tensor, Tensor]] | None = None,
+    ):  # fmt: skip
+        call = self.call = Feed(1, 0, 0, 0, w1.shape[1], len(w1), len(w2), tanh, **norm.pointers)
+        for name, t in {"w1": w1, "b1": b1, "w2": w2, "b2": b2}.items():
+            setattr(call, name, t.data_ptr())
+
+        def by_place(call: Any) -> tuple[Tensor, ...]:
+            if position is None:
+                return ()
+            taps, shift = position()
+            return taps.flatten(1).mT.contiguous(), shift.contiguous()
+
+        self.alive = norm, w1, b1, w2, b2
+        self.taps = FromWeights(weights, by_place)
+        self.matrices = FromWeights((w1, b1, w2, b2), lambda call: (packed("feed", call),))
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return x.shape[0] * x.shape[1] * x.shape[2] >= FEWEST
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
+        call, out = copied(self.call), torch.empty_like(x)
+        B, H, W, _ = x.shape
+        call.threads = torch.get_num_threads()
+        taps = self.taps(call)
+        if taps:
+            call.B, call.H, call.W = B, H, W
+            call.taps, call.shift = map(pointer, taps)
+        else:  # no pixel knows its neighbours: one column of them
+            call.B, call.H, call.W = 1, B * H * W, 1
+        if B * H * W <= MOST:
+            matrices = self.matrices(call, key=(call.threads, B, H, W))
+            call.packed = pointer(*matrices)
+        call.x, call.y = x.data_ptr(), out.data_ptr()
+        run("saccade_feed_forward", call)
+        return out
+
+
+def copied(call: Any) -> Any:
+    """A structure of its own for every call: several threads may call one layer."""
+    return type(call).from_buffer_copy(call)
+
+
+def packed(name: str, call: ctypes.Structure) -> Tensor:
+    """The matrices of a call, as its kernel reads them."""
+    library, address = native.library(), ctypes.byref(call)
+    size = getattr(library, f"saccade_{name}_packed")(address, ctypes.sizeof(call))
+    room = torch.empty(size // 4)
+    getattr(library, f"saccade_{name}_pack")(address, ctypes.c_void_p(room.data_ptr()))
+    return room
+
+
+def serves(*tensors: Tensor) -> bool:
+    """Whether the calls above can be made of these weights, on this machine."""
+    return pays() and all(t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
