@@ -48,7 +48,7 @@ def peers(
         if not timm.is_model(name):
             known = [*zoo.VARIANTS, *timm.list_models()]
             raise ValueError(f"no model named {name!r}; did you mean {nearest(name, known)!r}?")
-        model, own = _build(name, size)
+        model, own = build(name, size)
         model = model.train(train).to(device, dtype)
         if not train and isinstance(model, zoo.Classifier):
             model.fuse()
@@ -60,7 +60,7 @@ def peers(
     return by_name
 
 
-def _build(name: str, size: int) -> tuple[torch.nn.Module, int]:
+def build(name: str, size: int) -> tuple[torch.nn.Module, int]:
     """The model, made for images of `size` where that is fixed, and the size it is known by."""
     timm_config = timm.models.get_pretrained_cfg(name)
     fixed: dict[str, Any] = (

@@ -9,6 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
+from saccade.bench.deployment import Deployment
 from saccade.bench.machine import stamp
 from saccade.bench.run import Comparison, Row
 
@@ -49,6 +50,74 @@ def notes(run: Comparison) -> list[str]:
     return lines
 
 
+def deployment_table(run: Deployment) -> Table:
+    """A row a way; ratios are to eager."""
+    out = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    out.add_column("", overflow="fold", min_width=20)
+    for column in ("best ms", "median ms", "x as fast", "images /s", "memory MB", "file MB"):
+        out.add_column(column.replace(" ", "\n", 1), justify="right", no_wrap=True)
+    out.add_column("from\neager", justify="right", no_wrap=True)
+    models = list(dict.fromkeys(row.model for row in run.rows))
+    for row in run.rows:
+        label = row.way if len(models) == 1 else f"{row.model}, {row.way}"
+        out.add_row(
+            label, digits(1e3 * run.seconds(row)), digits(1e3 * row.median),
+            digits(run.of_eager(row)), digits(row.images), digits(row.held / 2**20),
+            digits(row.file / 1e6) if row.file else "", f"{row.apart:.0e}" if row.apart else "0",
+        )  # fmt: skip
+    return out
+
+
+def deployment_notes(run: Deployment) -> list[str]:
+    clock = "CPU time of one thread" if run.by == "cpu" else "wall time"
+    lines = [
+        f"best: {clock}; x: of eager; all in turns, each in a process of its own, whose memory at "
+        "most is told; weights drawn by chance, ranges of int8 from noise",
+    ]
+    lines += [f"left out: {name}: {reason}" for name, reason in run.left_out.items()]
+    if run.interrupted:
+        lines.append("interrupted: " + ("figures so far" if run.rows else "nothing measured yet"))
+    return lines
+
+
+def deployment_lines(run: Deployment, **about: Any) -> list[dict[str, Any]]:
+    """For JSON: a dict per row, with the versions and settings it was measured under."""
+    under = {**about, "by": run.by, "machine": stamp()}
+    return [{**asdict(row), "of_eager": run.of_eager(row), **under} for row in run.rows]
+
+
+def draw_deployment(run: Deployment, path: str | Path, title: str) -> None:
+    """Time and memory of every way, as bars."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    one = len({row.model for row in run.rows}) == 1
+    labels = [row.way if one else f"{row.model}, {row.way}" for row in run.rows]
+    figure, axes = plt.subplots(
+        1, 2, figsize=(9, 0.36 * len(labels) + 1.3), sharey=True, layout="constrained"
+    )
+    times = [1e3 * run.seconds(row) for row in run.rows]
+    held = [row.held / 2**20 for row in run.rows]
+    for axis, values, what in zip(
+        axes, (times, held), ("ms for a batch", "memory of the process, MB"), strict=True
+    ):
+        colours = [BASE if "our" in row.way else COLOUR for row in run.rows]
+        axis.barh(labels, values, color=colours, height=0.6)
+        axis.set(title=what, xlim=(0, 1.25 * max(values)))
+        for label, value in zip(labels, values, strict=True):
+            axis.annotate(
+                digits(value), (value, label), xytext=(5, 0), textcoords="offset points",
+                va="center", fontsize=9,
+            )  # fmt: skip
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].invert_yaxis()
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
 def digits(value: float) -> str:
     """Three digits that count, or all before the point."""
     places = next((n for n in range(3) if value >= 10 ** (2 - n)), 3)
@@ -64,9 +133,13 @@ def lines(run: Comparison, **about: Any) -> list[dict[str, Any]]:
 
 def append_json(run: Comparison, path: str | Path, **about: Any) -> None:
     """Append a JSON line per row to a file."""
+    append_lines(lines(run, **about), path)
+
+
+def append_lines(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
     with open(path, "a") as file:
-        for line in lines(run, **about):
-            file.write(json.dumps(line) + "\n")
+        for row in rows:
+            file.write(json.dumps(row) + "\n")
 
 
 def draw(run: Comparison, path: str | Path, title: str) -> None:

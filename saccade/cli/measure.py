@@ -16,6 +16,7 @@ def bench(
     size: Side | None = None,
     batch: Count | None = None,
     peers: bool = False,
+    deploy: bool = False,
     at: Annotated[str, Value("B,SIDE,C,HEADS")] | None = None,
     layer: bool = False,
     window: int | None = None,
@@ -41,6 +42,7 @@ def bench(
     Examples:
         saccade bench linglo_b0 resnet18
         saccade bench qna_t --peers
+        saccade bench linglo_b0 --deploy
         saccade bench sasa --at 4,56,64,8 --train
         saccade bench qna convolved conv --layer
         saccade bench --where
@@ -50,6 +52,8 @@ def bench(
         size: image side for models, 224 if left out
         batch: images at once for models, 1 if left out
         peers: add the models of timm that ours are compared with
+        deploy: each model in all ways to run it here: eager, compiled, ONNX Runtime with our
+            operators and without, int8, OpenVINO where installed, bf16
         at: shape for operators, 4,56,64,8 if left out; the side may be 56x40
         layer: the operator's layer, with its projections
         window: window side of sasa and qna
@@ -76,7 +80,7 @@ def bench(
     if where:
         say("\n".join(backends()))
         return
-    of_models = {"size": size, "batch": batch, "peers": peers or None}
+    of_models = {"size": size, "batch": batch, "peers": peers or None, "deploy": deploy or None}
     of_operators = {
         "layer": layer or None, "window": window, "queries": queries, "stride": stride,
         "border": border,
@@ -97,6 +101,11 @@ def bench(
         _refuse({"at": at, **of_operators}, "sasa, qna and linglo", "models")
         size, batch = size or 224, batch or 1
         names = benches.models.with_peers(names) if peers else names
+        if deploy:
+            chosen = {"train": train, "compiled": compiled, "against": against is not None}
+            _refuse({k: v or None for k, v in chosen.items()}, "one way to run", "--deploy")
+            _deployed(names, size, batch, threads, rounds, json, file, plot)
+            return
         compared = benches.models.peers(names, size, batch, **how)
         what = f"{batch} x {size} x {size} pixels"
     kind = "forward and backward" if train else "forward"
@@ -118,6 +127,33 @@ def bench(
         benches.append_json(run, file, what=title)
     if plot is not None and run.rows:
         benches.draw(run, plot, title)
+        note(f"drawn: {plot}")
+
+
+def _deployed(
+    names: list[str], size: int, batch: int, threads: int, rounds: int, json: str | None,
+    file: Path | None, plot: Path | None,
+) -> None:  # fmt: skip
+    from tempfile import TemporaryDirectory
+
+    from saccade import bench as benches
+
+    title = f"{batch} x {size} x {size} pixels: as deployed, {threads} thread(s)"
+    with TemporaryDirectory(prefix="saccade-") as folder, _progress() as watch:
+        run = benches.deploy(names, Path(folder), size, batch, threads, rounds, watch)
+    rows = benches.deployment_lines(run, what=title)
+    if json == "-":
+        for row in rows:
+            show_json(row)
+    else:
+        say(title, "bold")
+        show(benches.deployment_table(run))
+    for sentence in benches.deployment_notes(run):
+        (note if json == "-" else say)(sentence)
+    if file is not None:
+        benches.append_lines(rows, file)
+    if plot is not None and run.rows:
+        benches.draw_deployment(run, plot, title)
         note(f"drawn: {plot}")
 
 
