@@ -3,12 +3,14 @@
 from jaxtyping import Float
 from torch import Tensor, fx, nn
 
+from saccade.layers.untouched import readable
 from saccade.ops.conv import conv1x1, conv3x3
 
 fx.wrap("conv1x1")  # both branch on sizes: one node to torch.fx
 fx.wrap("conv3x3")
 
 
+@readable
 class ProductConv2d(nn.Conv2d):
     """nn.Conv2d; 1 x 1 is one product of all pixels, and 3 x 3 takes its weights' gradient so.
 

@@ -1,13 +1,12 @@
 """Norms as numbers: what BatchNorm and LayerNorm do, for those who do it in their stead."""
 
-from typing import cast
+from typing import TypeGuard, cast
 
 from jaxtyping import Float
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 
 from saccade.layers.untouched import untouched
-from saccade.ops.native.residual import Norm
 
 
 def scale_and_shift(
@@ -29,13 +28,11 @@ def is_scale_and_shift(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> bool:
     return not norm.training and all(t is not None for t in there)
 
 
-def of_channels(x: Tensor, norm: nn.Module) -> Norm | None:
-    """The numbers of a plain LayerNorm over the last axis of x; None of any other norm.
+def of_channels(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
+    """Whether it is a plain LayerNorm, with scale and offset, over the last axis of x.
 
     timm's LayerNorm2d counts as one: its last axis is the channels of a map.
     """
     if not isinstance(norm, nn.LayerNorm) or norm.normalized_shape != x.shape[-1:]:
-        return None
-    if norm.weight is None or norm.bias is None or not untouched(x, norm):
-        return None
-    return Norm(norm.weight, norm.bias, norm.eps)
+        return False
+    return norm.weight is not None and norm.bias is not None and untouched(x, norm)

@@ -22,12 +22,17 @@ from saccade.layers import flax
 from saccade.layers.block import FeedForward
 from saccade.layers.conv import Conv1x1
 from saccade.layers.init import cut_normal_, lecun_normal_
+from saccade.layers.norm import of_channels
 from saccade.layers.ready import residual
 from saccade.layers.untouched import readable, untouched
 from saccade.ops import qna as ops
+from saccade.ops.native.pixels import LearnedQueriesResidual, PixelProduct
+from saccade.ops.native.qna import WIDEST
+from saccade.ops.native.residual import Norm, dense, serves
 from saccade.ops.precision import no_autocast, wide
 
 
+@readable
 class LearnedQueryAttention(nn.Module):
     """Weigh the pixels of every window by what they hold, asked by a few learned queries.
 
@@ -146,6 +151,34 @@ class LearnedQueryAttention(nn.Module):
             joined = self.value_and_score_map(x)
             return ops.attend(x, *joined, *tables, *mix, self.stride, self.padding)
         return self.mix(self.aggregate(x, fold=True).flatten(3))
+
+    def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> LearnedQueriesResidual | None:
+        """x + self(norm(x)) as one call, for inference; None where modules must be called."""
+        key, value, mix = self.key, self.value, self.mix
+        if type(self) is not LearnedQueryAttention or self.backend != "auto":
+            return None
+        if not untouched(x, key, value, mix) or not of_channels(norm, x):
+            return None
+        if self.stride != 1 or 2 * self.padding != self.window - 1 or self.window > WIDEST:
+            return None
+        if not _like_biased(key, value) or not mix.out_features == x.shape[3] == key.in_features:
+            return None
+        biases = [layer.bias for layer in (key, value) if layer.bias is not None]
+        asked = [self.query, key.weight, value.weight, *biases]
+        given = [mix.weight, *([] if mix.bias is None else [mix.bias])]
+        tables = [self.rpe, *([] if self.scale is None else [self.scale])]
+        if not serves(*asked, *given, norm.weight, norm.bias) or not all(map(dense, tables)):
+            return None
+        outputs = value.out_features + self.queries * self.heads
+        nothing = x.new_empty(0, 0, 0, x.shape[3])
+        project = PixelProduct(
+            outputs, value.in_features, asked, lambda: self.value_and_score_map(nothing)
+        )
+        blend = PixelProduct(
+            mix.out_features, mix.in_features, given, lambda: (mix.weight, mix.bias)
+        )
+        numbers = Norm(norm.weight, norm.bias, norm.eps)
+        return LearnedQueriesResidual(numbers, project, blend, self.rpe, self.scale, self.padding)
 
 
 class LearnedQueryUpsampling(LearnedQueryAttention):

@@ -2,11 +2,14 @@
 
     y = residual(x, norm, layer, drop)          x + drop(layer(norm(x)))
     y = normed(x, norm)                         norm(x), of the channels of a map
+    y = whole(x, layer, make)                   layer.steps(x)
 
 Where no gradient is asked and nobody watches (no hook, tracer, transform, counter or autocast) it
 is one call of a kernel with pointers that were written down before. `Watch` decides whether they
 still hold: it compares every module, attribute and tensor of the parts with what they were, which
 takes a few microseconds. Anything that differs, and the modules are called like any other.
+
+In a graph that is made for inference, `residual` is an operator (`saccade.ops.residual`).
 """
 
 from collections.abc import Callable
@@ -22,7 +25,7 @@ from torchvision.models.feature_extraction import NodePathTracer
 from saccade.layers.norm import of_channels
 from saccade.layers.untouched import HOOKS, hooked_everywhere, passes, untouched
 from saccade.ops.modes import transformed
-from saccade.ops.native.residual import NormOfMap, serves
+from saccade.ops.native.residual import Norm, NormOfMap, serves
 from saccade.ops.operator import forced
 
 
@@ -102,22 +105,51 @@ def residual(
             return ready(x)
     elif isinstance(x, fx.Proxy):
         return _node(residual, x + drop(layer(norm(x))), x, norm, layer, drop)
+    elif in_graph(x) and passes(drop) and untouched(x, layer):
+        after = getattr(layer, "after", None)
+        y = None if after is None else after(x, norm)
+        if y is not None:
+            return y
     return x + drop(layer(norm(x)))
 
 
 def normed(x: Float[Tensor, "B C H W"], norm: nn.Module) -> Float[Tensor, "B C H W"]:
     """norm(x); at once if it is a LayerNorm of every pixel's channels."""
-    if unwatched(x):
-        pixels = x.permute(0, 2, 3, 1)
-        if pixels.is_contiguous():
-            ready = norm.__dict__.get("_ready")
-            if ready is None or not ready.watch.holds():
-                ready = _prepare(norm, partial(_make_norm, pixels, norm))
-            if ready is not None:
-                return ready(pixels).permute(0, 3, 1, 2)
-    elif isinstance(x, fx.Proxy):
-        return _node(normed, norm(x), x, norm)
-    return norm(x)
+    y = _by_pixels(x, norm, _make_norm)
+    if y is not None:
+        return y
+    return _node(normed, norm(x), x, norm) if isinstance(x, fx.Proxy) else norm(x)
+
+
+def whole(
+    x: Float[Tensor, "B C H W"], layer: Any, make: Callable[[Tensor, Any], Any]
+) -> Float[Tensor, "B D h w"]:
+    """layer.steps(x); at once where `make` (pixels, layer) knows a call that does it all."""
+    y = _by_pixels(x, layer, make)
+    if y is not None:
+        return y
+    return _node(_called, layer.steps(x), x, layer) if isinstance(x, fx.Proxy) else layer.steps(x)
+
+
+def _called(x: Tensor, layer: nn.Module) -> Tensor:
+    return layer(x)
+
+
+def _by_pixels(
+    x: Float[Tensor, "B C H W"], layer: nn.Module, make: Callable[[Tensor, Any], Any]
+) -> Float[Tensor, "B D h w"] | None:
+    """What the layer's call gives of a map that lies B H W C; None where there is none."""
+    if not unwatched(x):
+        return None
+    pixels = x.permute(0, 2, 3, 1)
+    if not pixels.is_contiguous():
+        return None
+    ready = layer.__dict__.get("_ready")
+    if ready is None or not ready.watch.holds():
+        ready = _prepare(layer, partial(make, pixels, layer))
+    if ready is None or not ready.call.takes(pixels):
+        return None
+    return ready(pixels).permute(0, 3, 1, 2)
 
 
 def _node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.Module) -> Any:
@@ -149,8 +181,21 @@ def _make_residual(x: Tensor, norm: nn.Module, layer: Any, drop: nn.Module) -> A
 
 
 def _make_norm(x: Tensor, norm: nn.Module) -> NormOfMap | None:
-    numbers = of_channels(x, norm)
-    return NormOfMap(numbers) if numbers is not None and serves(*numbers.tensors) else None
+    if not of_channels(norm, x) or not serves(norm.weight, norm.bias):
+        return None
+    return NormOfMap(Norm(norm.weight, norm.bias, norm.eps))
+
+
+def in_graph(x: Tensor) -> bool:
+    """Whether a graph is made here, by torch.compile or torch.export, for inference on CPU."""
+    return (
+        torch.compiler.is_compiling()
+        and not torch.is_grad_enabled()
+        and x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and not torch.is_autocast_enabled("cpu")
+        and not forced()
+    )
 
 
 def unwatched(x: Tensor) -> bool:

@@ -13,13 +13,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from saccade.layers.untouched import pointwise, untouched
+from saccade.layers.untouched import pointwise, readable, untouched
 from saccade.ops import sasa as ops
 from saccade.ops.linear import fuses, linear
 
 POSITIONS = ("relative", "absolute", "none")
 
 
+@readable
 class StandAloneAttention(nn.Module):
     """Let every pixel of a map attend to the `window` x `window` pixels around it.
 

@@ -6,6 +6,7 @@ apart from its neighbours is called like any module. `untouched` decides it for 
 """
 
 from collections.abc import Iterable, Mapping
+from types import MethodType
 from typing import Any, TypeGuard, TypeVar
 
 import torch
@@ -40,6 +41,7 @@ for _kind in (
     nn.ModuleList,
 ):  # fmt: skip
     readable(_kind)
+_PLAIN: dict[type[nn.Module], object] = {k: k.forward for k in (nn.ReLU, nn.Sequential)}
 _PASS: dict[type[nn.Module], object] = {kind: kind.forward for kind in (nn.Identity, DropPath)}
 
 
@@ -86,8 +88,11 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
 def _as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> bool:
     """Whether it is of one of these classes, neither patched nor hooked."""
     kind = type(module)
-    # The bound method's function: of an instance's own forward, or a patched class, it is another.
-    if kind not in forwards or getattr(module.forward, "__func__", None) is not forwards[kind]:
+    if kind not in forwards or not isinstance(module.forward, MethodType):
+        return False
+    # The bound method's function: of an instance's own method, or a patched class, it is another.
+    # Not by getattr with a default, which torch.compile takes for the default.
+    if module.forward.__func__ is not forwards[kind]:
         return False
     return not any(getattr(module, hooks) for hooks in HOOKS)
 
@@ -95,6 +100,11 @@ def _as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> 
 def passes(module: nn.Module) -> bool:
     """Whether it hands on what it is given: an Identity, or a DropPath that drops nothing now."""
     return _as_built(module, _PASS) and not (module.training and isinstance(module, DropPath))
+
+
+def plain(module: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
+    """Whether it is a ReLU or a Sequential that nobody hooked or patched, as asked for."""
+    return type(module) is kind and _as_built(module, _PLAIN)
 
 
 def hooked_everywhere() -> bool:

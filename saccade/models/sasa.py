@@ -14,7 +14,9 @@ from jaxtyping import Float
 from timm.layers import DropPath
 from torch import Tensor, nn
 
+from saccade.layers.bottleneck import ready_bottleneck
 from saccade.layers.conv import Conv1x1, Conv3x3
+from saccade.layers.ready import whole
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.sasa_stem import AttentionStem, ConvStem
 from saccade.models.backbone import Backbone, Stage, drop_rates
@@ -49,6 +51,10 @@ class Bottleneck(nn.Module):
                 nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return whole(x, self, ready_bottleneck)
+
+    def steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """Module by module."""
         y = self.act(self.narrow_norm(self.narrow(x)))
         y = self.act(self.mix_norm(self.mix(y)))
         return self.act(self.shortcut(x) + self.drop(self.widen_norm(self.widen(y))))

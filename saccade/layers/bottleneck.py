@@ -1,0 +1,147 @@
+"""SASA's bottleneck for inference: products with norms inside, attention, and no map beside them.
+
+BN(y) = s y + t     of a 1 x 1 convolution: (s W) x + t
+                    of attention: s goes into the values' matrix; so does t, as a bias, where
+                    all weights of a window sum to one, and else t is added
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from saccade.layers.norm import is_scale_and_shift, scale_and_shift
+from saccade.layers.sasa import StandAloneAttention, halve
+from saccade.layers.untouched import passes, plain, untouched
+from saccade.ops.native import sasa as native
+from saccade.ops.native.pixels import LocalAttention, PixelProduct
+from saccade.ops.native.residual import serves
+
+
+class ReadyBottleneck:
+    """The whole of `saccade.models.sasa.Bottleneck`, of maps that lie B H W C."""
+
+    def __init__(self, block: Any):
+        self.narrow = _product(block.narrow, block.narrow_norm, relu=True)
+        self.attend = _attention(block.mix, block.mix_norm)
+        self.stride = block.mix.stride
+        self.widen = _product(block.widen, block.widen_norm, relu=True)
+        self.shortcut, self.step = None, 1
+        if isinstance(block.shortcut, nn.Sequential):
+            self.shortcut = _product(*block.shortcut)
+            self.step = block.shortcut[0].stride[0]
+        mask, norm = block.mix.border == "mask", block.mix_norm
+        self.norm = None if mask or isinstance(norm, nn.Identity) else norm
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return x.numel() > 0
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
+        y = self.attend(self.narrow(x))
+        if self.stride == 2:
+            y = halve(y.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
+        if self.norm is not None:
+            y += scale_and_shift(self.norm)[1]
+        F.relu_(y)
+        skip = x
+        if self.shortcut is not None:
+            skip = self.shortcut(x[:, :: self.step, :: self.step].contiguous())
+        return self.widen(y, skip)
+
+
+def ready_bottleneck(x: Float[Tensor, "B H W C"], block: Any) -> ReadyBottleneck | None:
+    """The call for this block; None where modules must be called."""
+    shortcut = block.shortcut
+    pairs = [(block.narrow, block.narrow_norm), (block.widen, block.widen_norm)]
+    if plain(shortcut, nn.Sequential) and len(shortcut) == 2:
+        pairs.append((shortcut[0], shortcut[1]))
+    elif not passes(shortcut):
+        return None
+    norms = [norm for _, norm in pairs] + [block.mix_norm]
+    if not all(_is_product(conv) for conv, _ in pairs) or not all(map(_is_affine, norms)):
+        return None
+    if not plain(block.act, nn.ReLU) or not passes(block.drop) or not _attends(block.mix):
+        return None
+    parts = [m for m in (*(conv for conv, _ in pairs), block.mix, *norms) if not passes(m)]
+    if not untouched(x, *parts):
+        return None
+    tensors = [t for part in parts for t in (*part.parameters(), *part.buffers())]
+    if not serves(*(t for t in tensors if t.is_floating_point())):
+        return None
+    if any(conv.stride != (1, 1) for conv in (block.narrow, block.widen)):
+        return None
+    return ReadyBottleneck(block)
+
+
+def _is_product(conv: nn.Module) -> bool:
+    return (
+        isinstance(conv, nn.Conv2d)
+        and conv.kernel_size == (1, 1)
+        and conv.padding == (0, 0)
+        and conv.groups == 1
+        and conv.stride[0] == conv.stride[1]
+    )
+
+
+def _is_affine(norm: nn.Module) -> bool:
+    return passes(norm) or (isinstance(norm, nn.BatchNorm2d) and is_scale_and_shift(norm))
+
+
+def _attends(mix: nn.Module) -> bool:
+    """Whether it is attention that the kernel computes."""
+    if type(mix) is not StandAloneAttention or mix.backend != "auto":
+        return False
+    if mix.position == "absolute" or (mix.position == "none" and mix.key is None):
+        return False
+    convs = [conv for conv in (mix.query, mix.key, mix.value) if conv is not None]
+    if not all(_is_product(conv) and conv.stride == (1, 1) for conv in convs):
+        return False
+    width = mix.value.out_channels
+    fits = native.LEAST <= mix.window <= native.MOST and width // mix.heads <= native.WIDEST
+    return fits and all(conv.weight.shape == mix.value.weight.shape for conv in convs)
+
+
+def _product(conv: nn.Conv2d, norm: Any, relu: bool = False) -> PixelProduct:
+    def matrix() -> tuple[Tensor, Tensor | None]:
+        w, b = conv.weight.flatten(1), conv.bias
+        if isinstance(norm, nn.Identity):
+            return w, b
+        scale, shift = scale_and_shift(norm)
+        return w * scale[:, None], shift if b is None else shift + scale * b
+
+    weights = [conv.weight, *([] if conv.bias is None else [conv.bias]), *_numbers(norm)]
+    return PixelProduct(conv.out_channels, conv.in_channels, weights, matrix, relu)
+
+
+def _attention(mix: StandAloneAttention, norm: Any) -> LocalAttention:
+    """Attention with the norm after it, but for the shift if windows' weights do not sum to one."""
+    convs = [conv for conv in (mix.query, mix.key, mix.value) if conv is not None]
+
+    def matrix() -> tuple[Tensor, Tensor]:
+        parts = [conv.weight.flatten(1) for conv in convs]
+        bias = parts[0].new_zeros(len(parts), len(parts[0]))
+        for i, conv in enumerate(convs):
+            if conv.bias is not None:
+                bias[i] = conv.bias
+        parts[0], bias[0] = parts[0] * mix.scale, bias[0] * mix.scale
+        if not isinstance(norm, nn.Identity):
+            scale, shift = scale_and_shift(norm)
+            parts[-1], bias[-1] = parts[-1] * scale[:, None], bias[-1] * scale
+            if mix.border == "mask":
+                bias[-1] += shift
+        return torch.cat(parts), bias.flatten()
+
+    weights = [t for conv in convs for t in conv.parameters()] + _numbers(norm)
+    width, dim = mix.value.weight.shape[:2]
+    project = PixelProduct(len(convs) * width, dim, weights, matrix)
+    return LocalAttention(
+        project, mix.row, mix.col, width=width, heads=mix.heads, window=mix.window,
+        mask=mix.border == "mask", content=mix.key is not None,
+    )  # fmt: skip
+
+
+def _numbers(norm: nn.Module) -> list[Tensor]:
+    """All that a norm's scale and shift follow from."""
+    return [t for t in (*norm.parameters(), *norm.buffers()) if t.is_floating_point()]
