@@ -16,10 +16,12 @@ from saccade.version import __version__
 if TYPE_CHECKING:
     from saccade.models.saved import load, save
     from saccade.models.zoo import build, names
+    from saccade.ops.native import kernels
 
-__all__ = ["__version__", "build", "load", "names", "save"]
+__all__ = ["__version__", "build", "kernels", "load", "names", "save"]
 PLACES = {
     "build": "saccade.models.zoo",
+    "kernels": "saccade.ops.native",
     "load": "saccade.models.saved",
     "names": "saccade.models.zoo",
     "save": "saccade.models.saved",

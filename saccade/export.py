@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from saccade.ops import native
 from saccade.ops.operator import use_backend
 
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "aot": ".aot.pt2"}
@@ -114,21 +115,26 @@ def fold_norms(model: nn.Module) -> int:
 # -- formats --------------------------------------------------------------------------------
 
 
-def program(raw: Raw) -> torch.export.ExportedProgram:
-    """torch.export's graph, for any batch, height and width, in operators that torch itself has."""
+def program(raw: Raw, kernels: bool = False) -> torch.export.ExportedProgram:
+    """torch.export's graph, for any batch, height and width, in operators that torch itself has.
+
+    With `kernels` it calls the operators of saccade, which then must be there where it runs.
+    """
     free = dict.fromkeys((0, 2, 3), torch.export.Dim.DYNAMIC)
-    with _quiet(), torch.no_grad(), use_backend("plain"):
+    with _quiet(), torch.no_grad(), use_backend("auto" if kernels else "plain"):
         return torch.export.export(raw, (torch.randn(2, 3, 96, 128),), dynamic_shapes=(free,))
 
 
-def to_torch(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
+def to_torch(raw: Raw, path: str | Path, about: dict[str, Any], kernels: bool = False) -> Path:
     """torch.export's own file; `torch.export.load(path).module()(image)`."""
     with partial(path) as part:
-        torch.export.save(program(raw), part, extra_files={"saccade.json": _metadata(raw, about)})
+        torch.export.save(
+            program(raw, kernels), part, extra_files={"saccade.json": _metadata(raw, about)}
+        )
     return Path(path)
 
 
-def to_aot(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
+def to_aot(raw: Raw, path: str | Path, about: dict[str, Any], kernels: bool = False) -> Path:
     """Machine code by AOTInductor; `torch._inductor.aoti_load_package(path)(image)`."""
     from torch._inductor import aoti_compile_and_package
 
@@ -137,18 +143,28 @@ def to_aot(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
         "cpp.dynamic_threads": True,  # as many as torch has where it runs, not where it was made
     }
     with partial(path) as part, _quiet():
-        aoti_compile_and_package(program(raw), package_path=str(part), inductor_configs=settings)
+        aoti_compile_and_package(
+            program(raw, kernels), package_path=str(part), inductor_configs=settings
+        )
     return Path(path)
 
 
-def to_onnx(raw: Raw, path: str | Path, about: dict[str, Any]) -> Path:
-    """ONNX in one file, axes by name, `about` in its metadata."""
+def to_onnx(raw: Raw, path: str | Path, about: dict[str, Any], kernels: bool = False) -> Path:
+    """ONNX in one file, axes by name, `about` in its metadata.
+
+    With `kernels`, our operators are nodes of domain "saccade" (`saccade.ops.onnx`).
+    """
     onnx = _needed("onnx")
     _needed("onnxscript")
+    graph, table = program(raw, kernels), {}
+    if kernels:
+        from saccade.ops.onnx import translations
+
+        table = translations(graph)
     with _quiet():
         exported = torch.onnx.export(
-            program(raw), dynamo=True, input_names=["image"], output_names=list(raw.names),
-            verbose=False,
+            graph, dynamo=True, input_names=["image"], output_names=list(raw.names),
+            verbose=False, custom_translation_table=table,
         )  # fmt: skip
     assert exported is not None
     model = exported.model_proto
@@ -218,6 +234,8 @@ def runner(path: str | Path, threads: int | None = None) -> Run:
         options.log_severity_level = 3
         if threads is not None:
             options.intra_op_num_threads = threads
+        if native.available():
+            options.register_custom_ops_library(native.kernels())
         session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda image: dict(zip(names, session.run(names, {"image": image}), strict=True))

@@ -21,6 +21,7 @@ def export(
     *,
     to: Literal["onnx", "torch", "aot", "hub"] = "onnx",
     out: File | None = None,
+    kernels: bool = False,
     int8: bool = False,
     data: Folder | None = None,
     untrained: bool = False,
@@ -33,6 +34,7 @@ def export(
     Examples:
         saccade export runs/quick
         saccade export runs/quick --to torch --latency
+        saccade export runs/quick --kernels --latency
         saccade export runs/quick --int8
         saccade export linglo_b0 --untrained
 
@@ -42,6 +44,8 @@ def export(
         to: the format: ONNX, torch.export, compiled ahead of time for this machine, or a folder
             for the Hugging Face hub
         out: the file, or the hub's folder; beside the model if left out
+        kernels: keep saccade's operators: faster, but to be run where saccade is installed, or in
+            ONNX Runtime with the library of kernels (`saccade.kernels()`)
         int8: also write an 8-bit ONNX file, and count both over the data
         data: images that 8-bit ranges and figures are measured on; the run's own if left out
         untrained: take a model by name, with fresh weights
@@ -51,10 +55,16 @@ def export(
     """
     from saccade import export as ship
     from saccade.models.saved import located
+    from saccade.ops import native
 
     tell = note if json else say
     if int8 and to != "onnx":
         raise ValueError("export: int8 is for ONNX; leave --to at onnx")
+    if kernels and not native.available():
+        raise RuntimeError(f"export: there are no kernels here, {native.find().why}")
+    if kernels and (int8 or to == "hub"):
+        why = "int8 is for ONNX's own operators" if int8 else "the hub is for weights"
+        raise ValueError(f"export: {why}; leave out --kernels")
     if untrained and (int8 or to == "hub"):
         why = "int8 measures ranges on images" if int8 else "the hub is for weights"
         raise ValueError(f"export: {why}; give a trained model")
@@ -80,7 +90,7 @@ def export(
     raw, whole = ship.prepared(ready.task), ship.Raw(ready.task)
     write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
     with ship.partial(out) as part:
-        _checked(lambda: write(raw, part, _about(ready)), to)
+        _checked(lambda: write(raw, part, _about(ready), kernels), to)
         gap = _checked(lambda: ship.apart(whole, ship.runner(part)), to)
         if not gap < ship.CLOSE:
             other = "torch" if to == "onnx" else "onnx"
@@ -90,6 +100,8 @@ def export(
             )
     megabytes = os.path.getsize(out) / 1e6
     tell(f"{out}: {megabytes:.1f} MB, any batch and size, within {gap:.0e} of the model")
+    if kernels:
+        tell(_needs(to))
     files: dict[str, Path] = {to: out}
     facts: dict[str, Any] = {"to": to, "gap": gap}
     if int8:
@@ -101,8 +113,17 @@ def export(
             show(grid)
     if json:
         show_json({**facts, "files": {name: str(path) for name, path in files.items()}})
-    if to == "onnx" and not untrained and ready.definition.command:
+    if to == "onnx" and not (untrained or kernels) and ready.definition.command:
         note(f"next: {_next(ready.definition.command, out)}")
+
+
+def _needs(to: str) -> str:
+    """What must be there where a file with our operators runs."""
+    from saccade import kernels
+
+    if to == "onnx":
+        return f"it calls saccade's operators: register_custom_ops_library({kernels()!r}) first"
+    return "it calls saccade's operators: import saccade first"
 
 
 def _beside(model: str, source: Path | None, ending: str) -> Path:

@@ -1,7 +1,7 @@
 """The residual block that every transformer-like stage repeats, and its feed-forward half."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from jaxtyping import Float
 from timm.layers import DropPath
@@ -15,7 +15,8 @@ from saccade.layers.ready import residual
 from saccade.layers.untouched import readable, untouched
 from saccade.ops import feed as ops
 from saccade.ops.branches import BranchWeights, feed_branches
-from saccade.ops.native.residual import LANES, FeedResidual, serves
+from saccade.ops.native.residual import LANES, FeedResidual, Norm, serves
+from saccade.ops.residual import FEED_RESIDUAL
 
 
 @readable
@@ -60,23 +61,38 @@ class FeedForward(nn.Module):
             widen.weight, widen.bias, taps, shift, narrow.weight, narrow.bias
         )  # fmt: skip
 
-    def ready_after(self, x: Float[Tensor, "B H W C"], norm: nn.Module) -> FeedResidual | None:
+    def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> FeedResidual | None:
         """x + self(norm(x)) as one call, for inference; None where modules must be called."""
-        letters, numbers = self.letters(x), of_channels(x, norm)
-        if letters is None or numbers is None or len(letters.w1) % LANES:
+        letters = self._letters_after(x, norm)
+        if letters is None or len(letters.w1) % LANES:
             return None
         w1, b1, _, _, w2, b2 = letters
-        own = w1, b1, w2, b2, *numbers.tensors
+        own = w1, b1, w2, b2, norm.weight, norm.bias
         if self.position is None:
             parts, position = (), None
         else:
             state = [*self.position.parameters(), *self.position.buffers()]
             parts = [t for t in state if t.is_floating_point()]
             position = cast(RPCPE, self.position).kernel
-        tanh = self.act.approximate == "tanh"
-        if len(w2) != x.shape[3] or not serves(*own, *parts):
+        if not serves(*own, *parts):
             return None
-        return FeedResidual(numbers, w1, b1, w2, b2, tanh, parts, position)
+        numbers = Norm(norm.weight, norm.bias, norm.eps)
+        return FeedResidual(numbers, w1, b1, w2, b2, self._tanh, parts, position)
+
+    def after(self, x: Float[Tensor, "B H W C"], norm: Any) -> Float[Tensor, "B H W C"] | None:
+        """x + self(norm(x)) as one operator, for graphs; None where modules must be called."""
+        letters = self._letters_after(x, norm)
+        if letters is None:
+            return None
+        return FEED_RESIDUAL(x, norm.weight, norm.bias, *letters, self._tanh, norm.eps)
+
+    def _letters_after(self, x: Tensor, norm: nn.Module) -> ops.FeedForwardWeights | None:
+        letters = self.letters(x) if of_channels(norm, x) else None
+        return letters if letters is not None and len(letters.w2) == x.shape[3] else None
+
+    @property
+    def _tanh(self) -> bool:
+        return self.act.approximate == "tanh"
 
     def _plain(self, x: Float[Tensor, "B H W C"]) -> bool:
         """Whether all but `position` is as the operators compute it."""
@@ -103,7 +119,7 @@ class FeedForward(nn.Module):
         weights = BranchWeights(
             widen.weight, widen.bias, k, gamma, beta, narrow.weight, narrow.bias
         )  # fmt: skip
-        results = feed_branches(x, weights, eps, position.skip, self.act.approximate == "tanh")
+        results = feed_branches(x, weights, eps, position.skip, self._tanh)
         if results is None:
             return None
         y, statistics = results
@@ -113,7 +129,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         letters = self.letters(x)
         if letters is not None:
-            return ops.feed_forward(x, letters, self.act.approximate == "tanh")
+            return ops.feed_forward(x, letters, self._tanh)
         y = self._by_statistics(x)
         if y is not None:
             return y

@@ -7,13 +7,16 @@
 No token is compared with another, so the cost is linear in N.
 """
 
+from typing import Any
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.layers.norm import of_channels
 from saccade.layers.untouched import readable, untouched
 from saccade.ops import linglo as ops
-from saccade.ops.native.residual import KeyOnlyResidual, serves
+from saccade.ops.native.residual import KeyOnlyResidual, Norm, serves
+from saccade.ops.residual import KEY_ONLY_RESIDUAL
 
 
 @readable
@@ -67,12 +70,22 @@ class KeyOnlyAttention(nn.Module):
             gate.weight, gate.bias, mix.weight, mix.bias,
         )  # fmt: skip
 
-    def ready_after(self, x: Float[Tensor, "B H W C"], norm: nn.Module) -> KeyOnlyResidual | None:
+    def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> KeyOnlyResidual | None:
         """x + self(norm(x)) as one call, for inference; None where modules must be called."""
-        letters, numbers = self.letters(x), of_channels(x, norm)
-        if letters is None or numbers is None or self.backend != "auto":
+        letters = self._letters_after(x, norm)
+        if letters is None or not serves(*letters, norm.weight, norm.bias):
             return None
-        return KeyOnlyResidual(numbers, *letters) if serves(*letters, *numbers.tensors) else None
+        return KeyOnlyResidual(Norm(norm.weight, norm.bias, norm.eps), *letters)
+
+    def after(self, x: Float[Tensor, "B H W C"], norm: Any) -> Float[Tensor, "B H W C"] | None:
+        """x + self(norm(x)) as one operator, for graphs; None where modules must be called."""
+        letters = self._letters_after(x, norm)
+        if letters is None:
+            return None
+        return KEY_ONLY_RESIDUAL(x, norm.weight, norm.bias, *letters, norm.eps)
+
+    def _letters_after(self, x: Tensor, norm: nn.Module) -> ops.Weights | None:
+        return self.letters(x) if self.backend == "auto" and of_channels(norm, x) else None
 
     def weights(self, x: Float[Tensor, "B *grid C"]) -> Float[Tensor, "B *grid h"]:
         """Where each head looks. `view` draws this; drawing needs no flag in forward."""

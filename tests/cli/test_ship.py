@@ -9,16 +9,19 @@ from pathlib import Path
 
 import jaxtyping
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
 
+import saccade
 from saccade import cli, export, weights
 from saccade.cli import ship
 from saccade.data import picture
 from saccade.engine import session
 from saccade.infer.detect import Detector
 from saccade.models import detectors, detr, retinanet, semantic_fpn, zoo
+from saccade.ops import native
 from saccade.recipes.detect import Detr, RetinaNet
 from saccade.recipes.recipe import change
 from saccade.recipes.segment import Segment
@@ -57,7 +60,26 @@ def test_an_exported_model_predicts_without_torch(run, trained, untyped):
     assert theirs == pytest.approx({k: 100 * v for k, v in ours.items()}, abs=0.2)
 
 
+@pytest.mark.skipif(not native.available(), reason="there are no kernels here")
+def test_a_file_with_our_operators(run, untyped, tmp_path):
+    out = tmp_path / "net.onnx"
+    code, told = run("export", "linglo_nano", "--untrained", "--kernels", "--out", str(out))
+    assert code == 0, told
+    assert "it calls saccade's operators: register_custom_ops_library(" in told
+    assert "next:" not in told
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    with pytest.raises(Exception, match="saccade"):
+        onnxruntime.InferenceSession(out, options)
+    options.register_custom_ops_library(saccade.kernels())
+    (y,) = onnxruntime.InferenceSession(out, options).run(
+        None, {"image": np.zeros((1, 3, 64, 64), np.float32)}
+    )
+    assert np.isfinite(y).all()
+
+
 def test_the_examples_are_short():
+    assert len((EXAMPLES / "onnx_kernels.cpp").read_text().splitlines()) <= 60
     assert len(EXAMPLE.read_text().splitlines()) <= 60
     for name in ("detect", "segment"):
         lines = (EXAMPLES / f"{name}_onnx.py").read_text().splitlines()
@@ -437,6 +459,7 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
         (["sasa_resnet5"], "did you mean 'sasa_resnet50 --untrained'"),
         (["linglo_b0", "--to", "torch", "--int8"], "int8 is for ONNX"),
         (["linglo_b0", "--untrained", "--int8"], "give a trained model"),
+        (["linglo_b0", "--kernels", "--int8"], "leave out --kernels"),
     ],
 )
 def test_what_cannot_be_exported_is_said(run, words, said):

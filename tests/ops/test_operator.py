@@ -23,7 +23,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.flop_counter import FlopCounterMode
 
-from saccade.ops import branches, feed, linear, linglo, qna, sasa, sasa_block, window
+from saccade.ops import branches, feed, linear, linglo, qna, residual, sasa, sasa_block, window
 from saccade.ops.operator import OPERATORS, Kernel, Operator, use_backend
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,6 +160,21 @@ EXAMPLES = {
         [(2, 5, 6, 3), (16, 3), (16,), (1, 16, 1, 3, 3), (1, 16), (1, 16), (4, 16), (4,)],
         (1e-3, False, True),
     ),
+    "key_only_residual": Example(
+        residual.KEY_ONLY_RESIDUAL,
+        [(2, 3, 4, 8), LINE, LINE, SQUARE, LINE, SQUARE, LINE, (2, 8), SQUARE, LINE, SQUARE, LINE],
+        (1e-6,),
+    ),
+    "feed_residual": Example(
+        residual.FEED_RESIDUAL,
+        [(2, 5, 6, 3), (3,), (3,), (16, 3), (16,), (16, 1, 3, 3), (16,), (3, 16), (3,)],
+        (False, 1e-6),
+    ),
+    "feed_residual without taps": Example(
+        residual.FEED_RESIDUAL,
+        [(2, 5, 6, 3), (3,), (3,), (16, 3), (16,), None, None, (3, 16), (3,)],
+        (True, 1e-5),
+    ),
     "linear": Example(linear.LINEAR, [(2, 7, 8, 3), (5, 3), (5,)]),
     "linear without bias": Example(linear.LINEAR, [(2, 7, 8, 3), (5, 3), None]),
     "attend_blocks": Example(sasa_block.ATTEND_BLOCKS, [*BLOCK, (7, 8), (7, 8)], (2, False)),
@@ -175,7 +190,8 @@ every_example = pytest.mark.parametrize("name", EXAMPLES)
 one_of_each = pytest.mark.parametrize(
     "name",
     ["power", "local_attention", "aggregate", "attend", "window_attention", "key_only",
-     "feed_forward", "linear", "attend_blocks", "maximum_of_blocks"],
+     "feed_forward", "key_only_residual", "feed_residual", "linear", "attend_blocks",
+     "maximum_of_blocks"],
 )  # fmt: skip
 
 
@@ -184,7 +200,8 @@ VARYING = {
     "local_attention": (3, (0, 2, 3)), "aggregate": (2, (0, 1, 2)), "attend_blocks": (1, (0, 2, 3)),
     "window_attention": (1, (0, 1, 2)), "attend": (1, (0, 1, 2)),
     "key_only": (1, (0, 1)), "feed_forward": (1, (0, 1, 2)), "linear": (1, (0, 1, 2)),
-    "maximum_of_blocks": (1, (0, 2, 3)),
+    "maximum_of_blocks": (1, (0, 2, 3)), "key_only_residual": (1, (0, 1, 2)),
+    "feed_residual": (1, (0, 1, 2)),
 }  # fmt: skip
 
 

@@ -68,6 +68,19 @@ def library() -> ctypes.CDLL:
     return kernels.library
 
 
+def kernels() -> str:
+    """The file of the kernels, which is also a library of operators for ONNX Runtime.
+
+    Files of `saccade export --to onnx --kernels` run in any program that registers it:
+
+        options = onnxruntime.SessionOptions()
+        options.register_custom_ops_library(saccade.kernels())
+
+    It needs neither saccade nor torch, and may be copied to where the file is to run.
+    """
+    return library()._name
+
+
 def instruction_set() -> str:
     return library().saccade_instruction_set().decode()
 
@@ -167,7 +180,7 @@ def _load(path: Path) -> ctypes.CDLL:
         library.saccade_instruction_set.restype = ctypes.c_char_p
         library.saccade_use.argtypes = [ctypes.c_char_p]
         library.saccade_checksum.restype = ctypes.c_uint64
-        for name in (*FORWARD_ONLY[1:], "feed"):
+        for name in (*FORWARD_ONLY[1:], "feed", "linear"):
             function = getattr(library, f"saccade_{name}_packed")
             function.restype, function.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_size_t]
         for name, structure in CALLS.items():

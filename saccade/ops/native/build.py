@@ -123,12 +123,13 @@ def instruction_sets(cxx: list[str]) -> list[str]:
 def compile_objects(
     folder: Path, cxx: list[str], sets: list[str], flags: tuple[str, ...] = ()
 ) -> list[str]:
-    """Compile the kernels of these instruction sets, and the entry; `flags` come last."""
+    """Compile the kernels of these instruction sets, and what calls them; `flags` come last."""
     common = COMMON if "clang" in _run([*cxx, "--version"]) else COMMON + GCC
     jobs = {f"{name}.o": [*INSTRUCTION_SETS[name], f"-DSACCADE_ISA={name}"] for name in sets}
     jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_LAYOUT={layout()}"]
     jobs["entry.o"] += ["-DSACCADE_X86"] if "avx512" in sets else []
     jobs["entry.o"] += ["-DSACCADE_AVX512BF16"] if "avx512bf16" in sets else []
+    jobs["onnxruntime.o"] = ["onnxruntime.cpp"]
 
     def compile_one(item: tuple[str, list[str]]) -> str:
         output, (source, *own) = item

@@ -7,6 +7,9 @@ with n = LayerNorm(x). A call is prepared once for the weights at hand: pointers
 and what follows from weights alone (P = U2 U1 and the like) is computed. The weights' contents are
 compared by a checksum at every call, so that no result is ever of weights that are gone, whoever
 wrote new ones and how.
+
+Layers keep such calls; as operators of torch, in graphs, they are made anew, and what follows from
+weights is kept as long as those live.
 """
 
 import ctypes
@@ -16,14 +19,23 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 from saccade.ops import native
 from saccade.ops.native.call import LIMITS, Feed, KeyOnly, LayerNorm, pointer, run
 from saccade.ops.native.linear import pays
+from saccade.ops.operator import Kernel
 
 LANES = LIMITS["feed_hidden_step"]
 FEWEST = 32  # pixels for which it pays to lay out matrices,
 MOST = 1024  # and up to which it pays to keep them so: then reading weights is what takes the time
+
+
+class Kept:
+    """What followed from weights, and from which."""
+
+    def __init__(self) -> None:
+        self.latest: tuple[Any, tuple[Tensor, ...]] = None, ()
 
 
 class FromWeights:
@@ -32,10 +44,11 @@ class FromWeights:
     Or when they are asked for with another `key`; `call` is handed to whoever computes them.
     """
 
-    def __init__(self, weights: Sequence[Tensor], compute: Callable[[Any], tuple[Tensor, ...]]):
+    def __init__(
+        self, weights: Sequence[Tensor], compute: Callable[[Any], tuple[Tensor, ...]], kept: Kept
+    ):
         count = len(weights)
-        self.compute = compute
-        self.latest: tuple[Any, tuple[Tensor, ...]] = None, ()
+        self.compute, self.kept = compute, kept
         self.weights = (
             (ctypes.c_void_p * count)(*(t.data_ptr() for t in weights)),
             (ctypes.c_int64 * count)(*(t.numel() * t.element_size() for t in weights)),
@@ -45,10 +58,10 @@ class FromWeights:
 
     def __call__(self, call: Any, key: Any = None) -> tuple[Tensor, ...]:
         now = self.checksum(*self.weights), native.uses, key
-        known, value = self.latest  # both at once: other threads may be here, too
+        known, value = self.kept.latest  # both at once: other threads may be here, too
         if now != known:
             value = self.compute(call)
-            self.latest = now, value
+            self.kept.latest = now, value
         return value
 
 
@@ -82,7 +95,7 @@ class NormOfMap:
 class KeyOnlyResidual:
     """x + key_only(LayerNorm(x)); weights as `saccade.ops.linglo` names them."""
 
-    def __init__(self, norm: Norm, wk, bk, wv, bv, ws, u1, b1, u2, b2):
+    def __init__(self, norm: Norm, wk, bk, wv, bv, ws, u1, b1, u2, b2, kept: Kept | None = None):
         call = self.call = KeyOnly(1, 0, 1, wv.shape[0], len(ws), **norm.pointers)
         for name, t in {"wk": wk, "bk": bk, "wv": wv, "bv": bv}.items():
             setattr(call, name, t.data_ptr())
@@ -94,13 +107,14 @@ class KeyOnlyResidual:
             return ask, packed("key_only", call)
 
         self.alive = norm, wk, bk, wv, bv
-        self.derived = FromWeights((wk, bk, wv, bv, ws, u1, b1, u2, b2), products)
+        weights = wk, bk, wv, bv, ws, u1, b1, u2, b2
+        self.derived = FromWeights(weights, products, kept or Kept())
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
         return x.numel() > 0
 
-    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        call, out = copied(self.call), torch.empty_like(x)
+    def __call__(self, x: Float[Tensor, "B H W C"], out: Tensor | None = None) -> Tensor:
+        call, out = copied(self.call), torch.empty_like(x) if out is None else out
         B, H, W, C = x.shape
         alive = self.derived(call)
         call.ask, call.packed = map(pointer, alive)
@@ -116,7 +130,7 @@ class FeedResidual:
 
     def __init__(
         self, norm: Norm, w1, b1, w2, b2, tanh: bool, weights: Sequence[Tensor] = (),
-        position: Callable[[], tuple[Tensor, Tensor]] | None = None,
+        position: Callable[[], tuple[Tensor, Tensor]] | None = None, kept: Kept | None = None,
     ):  # fmt: skip
         call = self.call = Feed(1, 0, 0, 0, w1.shape[1], len(w1), len(w2), tanh, **norm.pointers)
         for name, t in {"w1": w1, "b1": b1, "w2": w2, "b2": b2}.items():
@@ -129,14 +143,15 @@ class FeedResidual:
             return taps.flatten(1).mT.contiguous(), shift.contiguous()
 
         self.alive = norm, w1, b1, w2, b2
-        self.taps = FromWeights(weights, by_place)
-        self.matrices = FromWeights((w1, b1, w2, b2), lambda call: (packed("feed", call),))
+        self.taps = FromWeights(weights, by_place, Kept())
+        matrices = w1, b1, w2, b2
+        self.matrices = FromWeights(matrices, lambda call: (packed("feed", call),), kept or Kept())
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
         return x.shape[0] * x.shape[1] * x.shape[2] >= FEWEST
 
-    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        call, out = copied(self.call), torch.empty_like(x)
+    def __call__(self, x: Float[Tensor, "B H W C"], out: Tensor | None = None) -> Tensor:
+        call, out = copied(self.call), torch.empty_like(x) if out is None else out
         B, H, W, _ = x.shape
         call.threads = torch.get_num_threads()
         taps = self.taps(call)
@@ -170,3 +185,44 @@ def packed(name: str, call: ctypes.Structure) -> Tensor:
 def serves(*tensors: Tensor) -> bool:
     """Whether the calls above can be made of these weights, on this machine."""
     return pays() and all(t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+
+
+def dense(t: Tensor) -> bool:
+    """Whether its numbers lie side by side, in whichever order."""
+    return t.is_contiguous() or t.is_contiguous(memory_format=torch.channels_last)
+
+
+# -- as operators ---------------------------------------------------------------------------------
+
+_KEPT = WeakIdKeyDictionary()
+
+
+def _kept_of(weight: Tensor) -> Kept:
+    return _KEPT.setdefault(weight, Kept())
+
+
+def _key_only(out, residuals, x, scale, offset, wk, bk, wv, *rest) -> None:
+    *letters, eps = wk, bk, wv, *rest
+    KeyOnlyResidual(Norm(scale, offset, eps), *letters, kept=_kept_of(wv))(x, out)
+
+
+def _feed(out, residuals, x, scale, offset, w1, b1, taps, shift, w2, b2, tanh, eps) -> None:
+    norm, weights = Norm(scale, offset, eps), () if taps is None else (taps, shift)
+    position = None if taps is None else lambda: (taps, shift)
+    FeedResidual(norm, w1, b1, w2, b2, tanh, weights, position, _kept_of(w1))(x, out)
+
+
+KEY_ONLY_NATIVE = Kernel(
+    forward=_key_only,
+    backward=None,
+    takes=lambda *_: True,
+    about="float32, without gradients",
+    ready=pays,
+)
+FEED_NATIVE = Kernel(
+    forward=_feed,
+    backward=None,
+    takes=lambda x, scale, offset, w1, *_: len(w1) % LANES == 0,
+    about=f"float32, hidden channels in multiples of {LANES}, without gradients",
+    ready=pays,
+)

@@ -75,6 +75,10 @@ struct Linear {
   int64_t b_batch;
   float* y;         // batches rows outputs; backward, their gradient
   float *dw, *db;   // batches outputs inputs; batches outputs, or null. Added to what is there
+  // forward
+  const float* packed;  // w and b of one for all as `saccade_linear_pack` lays them out, or null
+  const float* skip;    // batches rows outputs: added to y; or null
+  int32_t relu;         // 1: y is nowhere below 0
 };
 
 // Two linear layers for every pixel, between them GELU and, before it, a depth-wise 3x3. In fp32 and

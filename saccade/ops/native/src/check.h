@@ -50,7 +50,7 @@ inline bool takes(const Summary& c, bool backward) {
 
 inline bool takes(const Linear& c, bool backward) {
   const bool sizes = c.batches >= 0 && c.rows >= 0 && positive(c.threads, c.inputs, c.outputs);
-  if (!sizes || !(backward ? there(c.dw) : there(c.w))) return false;
+  if (!sizes || !(backward ? there(c.dw) : c.w || c.packed)) return false;
   return !c.batches || !c.rows || there(c.x, c.y);
 }
 

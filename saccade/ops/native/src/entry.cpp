@@ -15,8 +15,12 @@
 
 #include "check.h"
 #include "kernels.h"
+#include "pool.h"
 
 namespace saccade {
+
+thread_local Pool* pool = nullptr;
+
 namespace {
 
 #ifdef SACCADE_AVX512BF16
@@ -96,11 +100,12 @@ void* scratch(size_t bytes) {
   return buffer.data;
 }
 
-// Runs job() on `threads` threads, the calling one among them. If the process already has an OpenMP
-// pool (torch brings one), that pool is used, so that cores are never claimed twice.
+// Runs job() on `threads` threads, the calling one among them: those of the caller's pool, or of
+// OpenMP's if the process has one (torch brings it), so that cores are never claimed twice.
 template <class Job>
 void on_threads(int threads, Job& job) {
   if (threads <= 1) return job();
+  if (pool) return pool->run(threads, [](void* j) { (*static_cast<Job*>(j))(); }, &job);
   using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
   static const Parallel parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
   if (parallel)
@@ -191,6 +196,10 @@ int run_backward(const Block& call) {
 int run_forward(const Linear& call) {
   const Kernels& k = kernels();
   const Work work = k.linear_work(call, false);
+  if (call.packed)
+    return each_task(work, call.threads, [&](int task, void*) {
+      k.linear_forward(call, task, call.packed);
+    });
   const int matrices = call.w_batch || call.b_batch ? call.batches : 1;
   const Bytes packed = room(work.partial * matrices);
   if (!packed) return NO_MEMORY;
@@ -359,6 +368,10 @@ EXPORT void saccade_feed_pack(const Feed* call, void* to) {
   const Feed whole = *call;
   for (int i = 0; i < k.feed_chunks(whole); i++) k.feed_pack(whole, false, i, to);
 }
+EXPORT int64_t saccade_linear_packed(const Linear* call, size_t bytes) {
+  return bytes == sizeof(Linear) ? kernels().linear_work(*call, false).partial : 0;
+}
+EXPORT void saccade_linear_pack(const Linear* call, void* to) { kernels().linear_pack(*call, 0, to); }
 EXPORT int64_t saccade_key_only_packed(const KeyOnly* call, size_t bytes) {
   return bytes == sizeof(KeyOnly) ? kernels().key_only_work(*call).packed : 0;
 }

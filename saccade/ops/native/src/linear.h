@@ -7,6 +7,7 @@
 // a few vectors of outputs, and pixels are read where they lie. Libraries of products lay out both,
 // and clear y beforehand: on maps that do not fit the cache that costs them a quarter of their time.
 #pragma once
+#include <cstring>
 #include <numeric>
 
 #include "call.h"
@@ -18,7 +19,7 @@ namespace SACCADE_ISA {
 
 struct LinearPlan {
   static constexpr int ROWS = 96;    // pixels at once: their channels stay in the second cache
-  static constexpr int DEPTH = 256;  // channels at once: a panel of that depth stays in the first
+  static constexpr int DEPTH = WIDE == 16 ? 192 : 256;  // channels at once: a panel stays in the first
   int blocks;         // of pixels, in an image
   int few;            // pixels at once, backward: the fewer, the less of them leaves the first cache,
                       // but the more often all sums are fetched
@@ -170,8 +171,17 @@ inline void linear_forward(const Linear& c, int task, const float* packed) {
   const int rows = min(plan.ROWS, c.rows - from);
   const ptrdiff_t first = ptrdiff_t(batch) * c.rows + from;
   if (c.w_batch || c.b_batch) packed += batch * packed_size(c);
-  times_packed(c.x + first * c.inputs, c.inputs, rows, packed, c.outputs, false,
-               c.y + first * c.outputs, size_t(18) * c.inputs);
+  float* y = c.y + first * c.outputs;
+  const size_t numbers = size_t(rows) * c.outputs;
+  if (c.skip) memcpy(y, c.skip + first * c.outputs, numbers * sizeof(float));
+  times_packed(c.x + first * c.inputs, c.inputs, rows, packed, c.outputs, c.skip, y,
+               size_t(18) * c.inputs);
+  if (c.relu) {  // of what is still in the cache
+    size_t i = 0;
+    for (; i + WIDE <= numbers; i += WIDE)
+      store_wide(y + i, maximum_wide(splat_wide(0.0f), load_wide(y + i)));
+    for (; i < numbers; i++) y[i] = y[i] < 0 ? 0 : y[i];
+  }
 }
 
 // to(n) += over rows the sum of g(row, n).
