@@ -223,6 +223,26 @@ def test_other_views(run, photo, tmp_path, words):
 
 
 @pytest.mark.parametrize(
+    ("words", "most"),
+    [([], 4), (["--heads", "3"], 3), (["--kernels"], 2), (["--kernels", "--heads", "all"], 32)],
+)
+def test_of_qnas_many_heads_a_few_are_drawn(run, photo, monkeypatch, words, most):
+    sheets = []
+    monkeypatch.setattr(views, "picture", lambda *given, **how: sheets.append((given, how)))
+    code, out = run("view", str(photo), "--model", "qna_nano", *words)
+    assert code == 0, out
+    ((_, maps, _, title, names), how) = sheets[0]
+    assert [*maps] == ["stage 1", "stage 2", "stage 3", "stage 4, way down"]
+    assert max(map(len, maps.values())) == most
+    assert {stage: len(labels) for stage, labels in names.items()} == {
+        stage: len(heads) for stage, heads in maps.items()
+    }
+    assert ("that differ most" in title) == ("all" not in words)
+    assert bool(how["tile"]) == ("--kernels" in words)
+    assert names["stage 1"][0].startswith("query 1, head ")
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--at", "5,5"], "saliency is of all pixels"),
@@ -232,6 +252,9 @@ def test_other_views(run, photo, tmp_path, words):
         (["--model", "sasa_nano_conv"], "no attention to draw"),
         (["--model", "linglo_b0", "--evidence"], "evidence is a trained model's"),
         (["--size", "0"], "--size is 32 pixels or more"),
+        (["--heads", "few"], "--heads is how many, such as 4, or all"),
+        (["--heads", "0"], "--heads is how many, such as 4, or all"),
+        (["--evidence", "--heads", "2"], "evidence is of classes, not of heads"),
         (["--out", "a.xyz"], "a .png or a .gif"),
         (["--out", "nowhere/a.png"], "no folder 'nowhere'"),
     ],
