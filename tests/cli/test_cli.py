@@ -1,5 +1,4 @@
 import json
-import re
 import sys
 
 import numpy as np
@@ -112,25 +111,6 @@ def test_receptive_fields_are_measured(run):
     from saccade.paper import count
 
     assert count.receptive_fields("linglo_nano", 64) == [64, 64, 64, 64]
-
-
-def test_paper(run):
-    code, out = run("paper", "linglo")
-    assert code == 0
-    for part in ("Table 2", "3,352,032 =", "13,224,896 [", "not run", "differs:"):
-        assert part in out
-    for part in ("Table 3", "13,093,844 [", "23,883,956 [", "38.0"):  # its detectors
-        assert part in out
-    for part in ("swin_tiny_retinanet", "warm-up epochs", "linear complexity", "not counted:"):
-        assert part in out  # other papers' networks, recipes, properties
-    (last,) = re.findall(
-        r"(\d+) claims, (\d+) of them cells of tables: (\d+) held, (\d+) differ \(with reason\), "
-        r"(\d+) run at small scale, (\d+) not run, (\d+) not counted",
-        " ".join(out.split()),
-    )
-    whole, cells, *parts = map(int, last)
-    assert sum(parts) == whole
-    assert whole > cells > 150
 
 
 @pytest.mark.parametrize(
