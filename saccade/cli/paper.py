@@ -8,9 +8,7 @@ from typing import Annotated, Any
 from saccade.cli.command import Value
 from saccade.cli.console import say, show, show_json, table
 
-LEGEND = (
-    "=  as printed     [n]  see below     not run  only a training by the paper's recipe can tell"
-)
+LEGEND = "=  as printed    [n]  see below    not run  a training by the paper's recipe would tell"
 WIDEST = 40  # letters in a line of names, or of a printed cell
 STATUS = {
     "held": "held", "differs": "differ (with reason)", "run": "run in full",
@@ -221,6 +219,7 @@ def _short(names: list[str]) -> str:
 def _exact(measured: object, said: str) -> str:
     """A count in full; what is as printed needs no repeating."""
     text = f"{measured:.6g}" if isinstance(measured, float) else str(measured)
-    if text in (said, said.removesuffix("%")):
+    number = re.fullmatch(r"[\d.]+", said.removesuffix("%"))
+    if text == said or (number and text == f"{float(number[0]):.6g}"):
         return ""
     return f"{measured:,}" if isinstance(measured, int) else text
