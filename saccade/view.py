@@ -6,7 +6,7 @@
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -217,23 +217,51 @@ def stage_of(layer: str) -> int:
     return int(layer.split("stages.")[1].split(".")[0]) + 1
 
 
-def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One entry a stage, named so: what a sheet has room for. A net without stages has them all.
+def last_layers(layers: Iterable[str]) -> dict[str, str]:
+    """The last layer of each stage, by a name for the stage. A net without stages has them all.
 
-    QnA's last stage learns no queries but on its way down, which its entry says.
+    QnA's last stage learns no queries but on its way down, which its name says.
     """
-    staged = {name: heads for name, heads in maps.items() if "stages." in name}
+    names = list(layers)
+    staged = {stage_of(name): name for name in names if "stages." in name}
     if not staged:
-        return dict(maps)
-    last = {stage_of(name): name for name in staged}
+        return {name: name for name in names}
     return {
-        f"stage {stage}{', way down' if '.down' in name else ''}": staged[name]
-        for stage, name in last.items()
+        f"stage {stage}{', way down' if '.down' in name else ''}": name
+        for stage, name in staged.items()
     }
+
+
+def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """One entry a stage, named so: what a sheet has room for."""
+    return {stage: maps[layer] for stage, layer in last_layers(maps).items()}
+
+
+def most_different(maps: Float[np.ndarray, "n H W"], count: int) -> list[int]:
+    """Which maps to draw where there is room for few: strong ones that do not repeat each other.
+
+    Each is the one of which most is left once what it shares with those chosen before is taken
+    away (QR with pivots, of each map over its mean).
+    """
+    rest = maps.reshape(len(maps), -1).astype(np.float64)
+    rest = rest / np.maximum(rest.mean(1, keepdims=True), 1e-12)
+    rest -= rest.mean(1, keepdims=True)
+    chosen: list[int] = []
+    while len(chosen) < min(count, len(maps)):
+        lengths = np.linalg.norm(rest, axis=1)
+        lengths[chosen] = -1.0
+        one = int(lengths.argmax())
+        chosen.append(one)
+        if lengths[one] > 0:
+            along = rest[one] / lengths[one]
+            rest = rest - np.outer(rest @ along, along)
+    return sorted(chosen)
 
 
 ACROSS = 8  # maps in a row; more go on in the next
 FRAME = 1200  # milliseconds of a stage
+SMALL, LARGE, FULL = 1.6, 3.4, 6.8  # inches of a map: many, a few, and two that fill the width
+OVER = 0.6  # how much a map covers of the photo
 
 
 def picture(
@@ -241,20 +269,29 @@ def picture(
     maps: Mapping[str, Float[np.ndarray, "..."]],
     path: str | Path,
     title: str = "",
-    names: Sequence[str] = (),
+    names: Sequence[str] | Mapping[str, Sequence[str]] = (),
     *,
     ring: tuple[float, float] | None = None,
     clip: float = 100.0,
     signed: bool = False,
+    side: float = SMALL,
+    smooth: bool = False,
+    tile: Mapping[str, int] | None = None,
 ) -> Path:
     """Lay each map over the image, the heads of an entry side by side, and save the sheet.
 
-    A path that ends in .gif shows the entries one after the other. `names` stand for "head 1", ...
-    `ring` marks a place of the image, its height and width being 1. Each map has its own scale, up
-    to what `clip` percent of its pixels do not exceed; `signed` ones share a scale around zero.
+    A path that ends in .gif shows the entries one after the other. `names` stand for "head 1", ...,
+    in all entries or, as a mapping, in each. `ring` marks a place of the image, its height and
+    width being 1. Each map has its own scale, up to what `clip` percent of its pixels do not
+    exceed; `signed` ones share a scale around zero. `side` is a map's width in inches; `smooth`
+    interpolates between its pixels. `tile` says of entries that are windows laid side by side how
+    many pixels a window has: lines part them, and no photo shines through.
     """
     across = min(max(len(heads) for heads in maps.values()), ACROSS)
-    how: dict[str, Any] = {"ring": ring, "clip": clip, "signed": signed, "across": across}
+    how: dict[str, Any] = {
+        "ring": ring, "clip": clip, "signed": signed, "across": across, "side": side,
+        "smooth": smooth, "tile": tile or {},
+    }  # fmt: skip
     if Path(path).suffix.lower() == ".gif":
         frames = [_sheet(image, {name: heads}, title, names, **how) for name, heads in maps.items()]
         wide, high = (max(frame.size[i] for frame in frames) for i in (0, 1))
@@ -273,12 +310,15 @@ def _sheet(
     image: Float[np.ndarray, "H W 3"],
     maps: Mapping[str, Float[np.ndarray, "..."]],
     title: str,
-    names: Sequence[str],
+    names: Sequence[str] | Mapping[str, Sequence[str]],
     *,
     ring: tuple[float, float] | None,
     clip: float,
     signed: bool,
     across: int,
+    side: float,
+    smooth: bool,
+    tile: Mapping[str, int],
 ) -> Image.Image:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -288,13 +328,14 @@ def _sheet(
 
     rows = {name: -(-len(heads) // across) for name, heads in maps.items()}
     H, W = image.shape[:2]
-    side = 1.6  # inches
+    first = min(side, LARGE) / side  # the photo's width in maps
+    width, letters = side * (first + across), 7 + (side > SMALL) + (side > LARGE)
     figure = Figure(
-        figsize=(side * (1 + across), side * sum(rows.values()) * (H / W + 0.16) + 0.5),
-        layout="constrained",
+        figsize=(width, sum(rows.values()) * (side * H / W + 0.26) + 0.5), layout="constrained"
     )
     canvas = FigureCanvasAgg(figure)
-    axes = figure.subplots(sum(rows.values()), 1 + across, squeeze=False)
+    widths = {"width_ratios": [first, *[1] * across]}
+    axes = figure.subplots(sum(rows.values()), 1 + across, squeeze=False, gridspec_kw=widths)
     for axis in axes.flat:
         axis.axis("off")
     grey, place, top = image.mean(2), (0, W, H, 0), 0
@@ -302,7 +343,9 @@ def _sheet(
     drawn = None
     for name, heads in maps.items():
         axes[top, 0].imshow(image, extent=place)
-        axes[top, 0].set_title(_folded(name, 11 * side), fontsize=8, loc="left")
+        axes[top, 0].set_anchor("N")
+        called = names.get(name, ()) if isinstance(names, Mapping) else names
+        axes[top, 0].set_title(_folded(name, 11 * first * side), fontsize=letters + 1, loc="left")
         if ring is not None:
             at = {"x": [ring[1] * W], "y": [ring[0] * H]}
             axes[top, 0].scatter(**at, s=60, facecolors="none", edgecolors="black", linewidths=3)
@@ -312,17 +355,30 @@ def _sheet(
             low, high = (-most, most) if signed else (head.min(), np.percentile(head, clip))
             colours = {"cmap": "RdBu_r" if signed else "viridis", "vmin": low, "vmax": high}
             axis.imshow(grey, cmap="gray", extent=place)
-            drawn = axis.imshow(head, **colours, alpha=0.6, extent=place)
-            label = names[i] if names else f"head {i + 1}"
-            axis.set_title(label, fontsize=7, pad=2)
+            drawn = axis.imshow(
+                head, **colours, alpha=1.0 if name in tile else OVER, extent=place,
+                interpolation="bilinear" if smooth else "nearest",
+            )  # fmt: skip
+            if name in tile:
+                _part(axis, (H, W), [length // tile[name] for length in head.shape])
+            label = called[i] if called else f"head {i + 1}"
+            axis.set_title(label, fontsize=letters, pad=2)
         top += rows[name]
     if signed and drawn is not None:
         figure.colorbar(drawn, ax=axes, label="part of the logit", fraction=0.05)
     if title:
-        figure.suptitle(_folded(title, 13 * side * (1 + across)), fontsize=10)
+        figure.suptitle(_folded(title, 13 * width), fontsize=10)
     figure.set_dpi(110)
     canvas.draw()
     return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+
+
+def _part(axis: Any, size: tuple[int, int], windows: Sequence[int]) -> None:
+    """Lines between windows that lie side by side."""
+    (H, W), (down, along) = size, windows
+    how = {"colors": "white", "linewidths": 0.6}
+    axis.hlines([H * i / down for i in range(1, down)], 0, W, **how)
+    axis.vlines([W * j / along for j in range(1, along)], 0, H, **how)
 
 
 def _folded(text: str, letters: float) -> str:

@@ -35,6 +35,35 @@ def test_the_sheet_is_drawn(tmp_path):
         assert np.asarray(sheet.convert("L")).std() > 10
 
 
+def test_the_maps_that_are_drawn_do_not_repeat_each_other():
+    y, x = np.mgrid[0:8, 0:8] / 8.0
+    maps = np.stack(
+        [1 + 0.01 * x, 1 + x, 1.0 + x, 1 + 2 * y, np.ones((8, 8)), 1 + 2 * y + 0.05 * x]
+    )
+    chosen = view.most_different(maps, 2)
+    assert len(set(chosen) & {1, 2}) == 1
+    assert len(set(chosen) & {3, 5}) == 1
+    assert view.most_different(maps, 9) == [0, 1, 2, 3, 4, 5]
+    assert len(view.most_different(np.zeros((3, 4, 4)), 2)) == 2
+
+
+def test_windows_side_by_side_are_parted_by_lines_and_hide_the_photo(tmp_path):
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    tiles, photo = {"stage 1": np.zeros((1, 12, 12))}, np.random.rand(32, 32, 3)
+    how = {"side": view.FULL, "tile": {"stage 1": 3}}
+    path = view.picture(photo, tiles, tmp_path / "a.png", **how)
+    with Image.open(path) as sheet:
+        pixels = np.asarray(sheet.convert("L"))
+    right = pixels[:, pixels.shape[1] // 2 :]
+    inside = right[right.shape[0] // 2 - 300 : right.shape[0] // 2 + 300, 40:600]
+    row = inside[np.argsort(inside.mean(1))[len(inside) // 4]]  # between two lines
+    crossed = np.flatnonzero(np.diff((row > 120).astype(int)) == 1)
+    assert 2 <= len(crossed) <= 4
+    assert np.unique(row[row < 60]).size <= 2
+
+
 # -- QnA ----------------------------------------------------------------------------------------
 
 

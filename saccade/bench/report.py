@@ -1,6 +1,7 @@
 """What a comparison says: a table for the terminal, JSON lines to keep, bars to show."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,8 @@ from saccade.bench.run import Comparison, Row
 COLOUR, BASE = "#0072B2", "#D55E00"
 COLOURS = [BASE, COLOUR, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
 MARKS = "os^Dvx+*P"
+# Which multiples of a power of ten are written on a scale, by how far it reaches.
+TICKS = {4: (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), 100: (1, 2, 5), math.inf: (1,)}
 
 
 def table(run: Comparison) -> Table:
@@ -173,6 +176,7 @@ def draw_over(
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.ticker import FuncFormatter, LogLocator
 
     by = next(iter(runs.values())).by
     rows = [(at, row) for at, run in runs.items() for row in run.rows]
@@ -180,7 +184,11 @@ def draw_over(
     for i, name in enumerate(dict.fromkeys(row.name for _, row in rows)):
         own = [(at, row) for at, row in rows if row.name == name]
         where = [at for at, _ in own]
-        style = {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)], "label": name}
+        style: dict[str, Any] = {
+            "color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)], "label": name,
+            # Curves that coincide are seen one within the other.
+            "markersize": max(10 - 3 * i, 4), "linewidth": max(4.0 - 1.5 * i, 1.0),
+        }  # fmt: skip
         times = [(row.cpu if by == "cpu" else row.best) * 1e3 for _, row in own]
         left.plot(where, times, **style)
         right.plot(where, [row.peak / 2**20 for _, row in own], **style)
@@ -189,6 +197,10 @@ def draw_over(
         part.set(title=what, xlabel=axis, xscale="log", yscale="log")
         part.set_xticks([*runs], [str(at) for at in runs])
         part.minorticks_off()
+        low, high = part.get_ylim()
+        near = next(subs for most, subs in TICKS.items() if high <= most * low)
+        part.yaxis.set_major_locator(LogLocator(subs=near))
+        part.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:,g}"))
         part.grid(alpha=0.3)
         part.spines[["top", "right"]].set_visible(False)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False)

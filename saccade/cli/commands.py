@@ -23,7 +23,7 @@ TOPICS: dict[str, dict[str, Command]] = {
     "look": {
         "list": Command("look:list_models", "models with their size and cost", "list nano"),
         "show": Command("look:show", "one model, stage by stage", "show linglo_b0"),
-        "paper": Command("look:paper", "a paper's numbers beside the code's", "paper qna"),
+        "paper": Command("paper:paper", "a paper's numbers beside the code's", "paper qna"),
         "view": Command("see:view", "where a model looks in a picture", "view cat.jpg"),
         "serve": Command("serve:serve", "the same on a page in your browser", "serve"),
         "tour": Command("look:tour", "a first minute", "tour"),

@@ -1,4 +1,4 @@
-"""Commands that look at models and papers: `list`, `show`, `paper`, `tour`."""
+"""Commands that look at models: `list`, `show`, `tour`."""
 
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -134,118 +134,6 @@ def show(
     say(backends()[0])
 
 
-def paper(
-    family: Annotated[str, Value("linglo|qna|sasa")],
-    *,
-    runs: Annotated[Path, Value("FOLDER", "files")] = Path("runs"),
-    anew: bool = False,
-    json: bool = False,
-) -> None:
-    """Print what a paper says beside what the code does and what a run reached.
-
-    Every cell of its tables, and what its text says of training and results: counted, read off live
-    objects, or reached by a run. The last line sums up.
-
-    Examples:
-        saccade paper qna
-        saccade paper linglo --runs runs
-
-    Args:
-        family: the paper
-        runs: where to look for finished runs by the paper's recipes
-        anew: measure everything now, in minutes, instead of showing what tests hold the code to
-        json: print JSON
-    """
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from saccade.paper import claims
-    from saccade.paper.runs import finished, reached
-
-    if family not in claims.FAMILIES:
-        known = ", ".join(claims.FAMILIES)
-        raise ValueError(f"no paper named {family!r}; there is {known}")
-    if runs != Path("runs") and not runs.is_dir():
-        raise FileNotFoundError(f"paper: no folder {str(runs)!r} to look for runs in")
-    grid = Table(title=f"{family}: paper | code | run", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("model", "what"):
-        grid.add_column(column, no_wrap=True)
-    for column in ("paper", "code", "run"):
-        grid.add_column(column, justify="right", no_wrap=True)
-    reasons: dict[str, int] = {}
-    lines: list[dict[str, Any]] = []
-    done = finished(runs)
-    where = ""
-    rows = claims.rows(family)
-    for row in sorted(rows, key=lambda row: (row.claim.where, row.claim.what)):
-        name, claim = row.name, row.claim
-        measured = (claims.measure if anew else claims.measured)(row)
-        best = reached(name, claim, done) if measured is None else None
-        line: dict[str, Any] = {
-            "where": claim.where, "model": name, "what": claim.what, "paper": claim.said,
-            "code": measured, "differs": claim.differs or None, "run": None, "run_note": None,
-            "kind": row.kind, "status": _status(claim, measured, best),
-        }  # fmt: skip
-        code, run = Text(), Text()
-        if best is not None:
-            line |= {"run": best.value, "run_note": f"{best.mark}: {best.note}"}
-            mark = reasons.setdefault(line["run_note"], len(reasons) + 1)
-            unit = "%" if claim.said.endswith("%") else ""
-            as_claimed = best.value >= (claim.number or 0) or claim.holds(best.value)
-            style = ("green" if as_claimed else "yellow") if best.full else ""
-            run = Text(f"{best.value:.1f}{unit} {best.mark} [{mark}]", style)
-        elif claim.unmeasured:
-            mark = reasons.setdefault(f"not counted: {claim.unmeasured}", len(reasons) + 1)
-            code = Text(f"[{mark}]")
-        elif measured is None:
-            run = Text("not run")
-        elif claim.differs:
-            mark = reasons.setdefault(f"differs: {claim.differs}", len(reasons) + 1)
-            code = Text(f"{_exact(measured, claim.said)} [{mark}]", "yellow")
-        else:
-            code = Text(f"{_exact(measured, claim.said)} =", "green")
-        if claim.where != where:
-            where = claim.where
-            grid.add_section()
-            grid.add_row(Text(where, "bold"))
-        grid.add_row(name, claim.what, claim.said, code, run)
-        lines.append(line)
-    if json:
-        show_json(lines)
-        return
-    print_out(grid)
-    for reason, mark in reasons.items():
-        say(f"[{mark}] {reason}")
-    say(_summed_up(lines))
-
-
-def _status(claim: Any, measured: Any, best: Any) -> str:
-    if best is not None:
-        return "run" if best.full else "run at small scale"
-    if measured is None:
-        return "not counted" if claim.unmeasured else "not run"
-    return "differs" if claim.differs else "held"
-
-
-def _summed_up(lines: list[dict[str, Any]]) -> str:
-    """How many claims there are, and what became of them."""
-    counts = {line["status"]: 0 for line in lines}
-    for line in lines:
-        counts[line["status"]] += 1
-    words = {
-        "held": "held", "differs": "differ (with reason)", "run": "run in full",
-        "run at small scale": "run at small scale", "not run": "not run",
-        "not counted": "not counted (with reason)",
-    }  # fmt: skip
-    always = ("held", "differs", "not run", "run at small scale")
-    parts = [
-        f"{counts.get(key, 0)} {words[key]}" for key in words if key in counts or key in always
-    ]
-    cells = sum(line["where"].startswith("Table") for line in lines)
-    return f"{len(lines)} claims, {cells} of them cells of tables: {', '.join(parts)}"
-
-
 def tour() -> None:
     """Build LinGlo-b0, hold it to its paper, and look at a photograph: a first minute.
 
@@ -257,6 +145,7 @@ def tour() -> None:
     except ImportError as error:
         raise ImportError("tour: draws with matplotlib; pip install 'saccade[viz]'") from error
 
+    from saccade.cli.paper import paper
     from saccade.cli.see import view
 
     photo = Path(str(matplotlib.cbook.get_sample_data("grace_hopper.jpg", asfileobj=False)))
@@ -270,14 +159,6 @@ def tour() -> None:
 
 
 # -- words for what is shown ------------------------------------------------------------------
-
-
-def _exact(measured: object, said: str) -> str:
-    """A count in full; what is as printed needs no repeating."""
-    if isinstance(measured, int):
-        return f"{measured:,}"
-    text = f"{measured:.6g}" if isinstance(measured, float) else str(measured)
-    return "" if text == said else text
 
 
 def _kind(module: Any) -> str:

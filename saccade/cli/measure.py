@@ -17,6 +17,7 @@ def bench(
     batch: Count | None = None,
     peers: bool = False,
     deploy: bool = False,
+    over: Annotated[str, Value("SIDE,SIDE,...")] | None = None,
     at: Annotated[str, Value("B,SIDE,C,HEADS")] | None = None,
     layer: bool = False,
     window: int | None = None,
@@ -43,6 +44,7 @@ def bench(
         saccade bench linglo_b0 resnet18
         saccade bench qna_t --peers
         saccade bench linglo_b0 --deploy
+        saccade bench linglo_b0 linglo_b0_dot --over 224,320,448 --plot fig4.png
         saccade bench sasa --at 4,56,64,8 --train
         saccade bench qna convolved conv --layer
         saccade bench --where
@@ -54,6 +56,7 @@ def bench(
         peers: add the models of timm that ours are compared with
         deploy: each model in all ways to run it here: eager, compiled, ONNX Runtime with our
             operators and without, int8, OpenVINO where installed, bf16
+        over: several image sides for models, one after the other; --plot draws curves over them
         at: shape for operators, 4,56,64,8 if left out; the side may be 56x40
         layer: the operator's layer, with its projections
         window: window side of sasa and qna
@@ -80,13 +83,20 @@ def bench(
     if where:
         say("\n".join(backends()))
         return
-    of_models = {"size": size, "batch": batch, "peers": peers or None, "deploy": deploy or None}
+    sides = None if over is None else _sides(over)
+    of_models = {
+        "size": size, "batch": batch, "peers": peers or None, "over": over,
+        "deploy": deploy or None,
+    }  # fmt: skip
     of_operators = {
         "layer": layer or None, "window": window, "queries": queries, "stride": stride,
         "border": border,
     }  # fmt: skip
-    how = {"train": train, "dtype": getattr(torch, dtype), "device": device}
+    how: dict[str, Any] = {"train": train, "dtype": getattr(torch, dtype), "device": device}
+    if sides and size is not None:
+        raise ValueError("bench: --over has the sides; leave --size out")
     least = {"threads": threads, "rounds": rounds, "size": size or 1, "batch": batch or 1}
+    least |= {"over": min(sides)} if sides else {}
     file = None if json in (None, "-") else Path(json)
     _check_bench(names, least, device, file, plot)
     torch.set_num_threads(threads)
@@ -94,39 +104,50 @@ def bench(
         word, *chosen = names
         _refuse(of_models, "models", f"the operator {word}")
         shape = benches.Shape.read(at or "4,56,64,8")
-        compared = benches.operators.peers(word, chosen, shape, **how, **of_operators)
+        compared = {0: benches.operators.peers(word, chosen, shape, **how, **of_operators)}
         settings = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
-        what = ", ".join([word, str(shape), *settings]).replace("layer True", "layer")
+        whats = {0: ", ".join([word, str(shape), *settings]).replace("layer True", "layer")}
     else:
         _refuse({"at": at, **of_operators}, "sasa, qna and linglo", "models")
-        size, batch = size or 224, batch or 1
+        batch = batch or 1
         names = benches.models.with_peers(names) if peers else names
         if deploy:
-            chosen = {"train": train, "compiled": compiled, "against": against is not None}
+            chosen = {"train": train, "compiled": compiled, "against": against, "over": over}
             _refuse({k: v or None for k, v in chosen.items()}, "one way to run", "--deploy")
-            _deployed(names, size, batch, threads, rounds, json, file, plot)
+            _deployed(names, size or 224, batch, threads, rounds, json, file, plot)
             return
-        compared = benches.models.peers(names, size, batch, **how)
-        what = f"{batch} x {size} x {size} pixels"
+        compared = {
+            side: benches.models.peers(names, side, batch, **how)
+            for side in sides or (size or 224,)
+        }
+        whats = {side: f"{batch} x {side} x {side} pixels" for side in compared}
     kind = "forward and backward" if train else "forward"
-    title = f"{what}: {kind}, {dtype}, {threads} thread(s)" + ", compiled" * compiled
-    with _progress() as watch:
-        run = benches.compare(
-            compared, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
-            watch=watch, dtype=how["dtype"], device=device,
-        )  # fmt: skip
-    if json == "-":
-        for row in benches.lines(run, what=title):
-            show_json(row)
-    else:
-        say(title, "bold")
-        show(benches.table(run))
-    for sentence in benches.notes(run):
-        (note if json == "-" else say)(sentence)
-    if file is not None:
-        benches.append_json(run, file, what=title)
-    if plot is not None and run.rows:
-        benches.draw(run, plot, title)
+    setting = f"{kind}, {dtype}, {threads} thread(s)" + ", compiled" * compiled
+    runs = {}
+    for side, of_side in compared.items():
+        title = f"{whats[side]}: {setting}"
+        with _progress() as watch:
+            run = runs[side] = benches.compare(
+                of_side, against, train=train, compiled=compiled, rounds=rounds, seconds=seconds,
+                watch=watch, dtype=how["dtype"], device=device,
+            )  # fmt: skip
+        if json == "-":
+            for row in benches.lines(run, what=title):
+                show_json(row)
+        else:
+            say(title, "bold")
+            show(benches.table(run))
+        for sentence in benches.notes(run):
+            (note if json == "-" else say)(sentence)
+        if file is not None:
+            benches.append_json(run, file, what=title)
+        if run.interrupted:
+            break
+    if plot is not None and any(run.rows for run in runs.values()):
+        if sides:
+            benches.draw_over(runs, plot, f"batches of {batch}: {setting}")
+        else:
+            benches.draw(run, plot, title)
         note(f"drawn: {plot}")
 
 
@@ -155,6 +176,14 @@ def _deployed(
     if plot is not None and run.rows:
         benches.draw_deployment(run, plot, title)
         note(f"drawn: {plot}")
+
+
+def _sides(over: str) -> list[int]:
+    """`224,320`."""
+    words = over.replace(",", " ").split()
+    if len(words) < 2 or not all(word.isdecimal() for word in words):
+        raise ValueError(f"bench: --over is two sides or more, such as 224,320,448; got {over!r}")
+    return sorted(set(map(int, words)))
 
 
 def _check_bench(

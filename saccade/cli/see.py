@@ -12,6 +12,7 @@ from saccade.cli.console import say
 DRAWN = 384  # pixels of the short side under the maps, where a model sees less
 ENDINGS = (".png", ".gif")
 BRIGHTEST = 99.0  # percent; what is brighter than so many pixels is drawn alike
+FEW, PAIR = 4, 2  # maps that a stage of qna has room for: its sums, and its kernels
 
 
 def view(
@@ -21,6 +22,7 @@ def view(
     out: File = Path("view.png"),
     size: Side | None = None,
     at: Annotated[str, Value("ROW,COLUMN")] | None = None,
+    heads: Annotated[str, Value("N|all")] | None = None,
     kernels: bool = False,
     evidence: bool = False,
 ) -> None:
@@ -37,6 +39,8 @@ def view(
         out: the PNG to write; a GIF shows stage after stage
         size: side at which the model sees the picture; as it was trained to if left out
         at: for sasa and qna, the pixel of the picture that looks
+        heads: how many heads of a stage are drawn, those that differ most; if left out, 4 for qna
+            (2 with --kernels), all for others
         kernels: for qna, the weights of every window side by side, instead of their sum by pixel
         evidence: where a trained classifier's likeliest classes were seen, instead of attention
     """
@@ -49,10 +53,14 @@ def view(
     if size is not None and size < 32:
         raise ValueError(f"view: --size is 32 pixels or more, got {size}")
     pixel = None if at is None else _place(at)
+    if heads not in (None, "all") and not (heads.isdecimal() and int(heads) > 0):
+        raise ValueError(f"view: --heads is how many, such as 4, or all; got {heads!r}")
     sight = _sight(image, model, size)
     if evidence:
         if pixel is not None or kernels:
             raise ValueError("view: evidence is of the whole picture; leave --at and --kernels out")
+        if heads is not None:
+            raise ValueError("view: evidence is of classes, not of heads; leave --heads out")
         _evidence(sight, out)
     else:
         family = views.attention_of(sight.net, sight.called)
@@ -61,7 +69,7 @@ def view(
         if pixel is not None and (family == "linglo" or kernels):
             what = "kernels are of all pixels" if kernels else "saliency is of all pixels"
             raise ValueError(f"view: {what}; leave --at out")
-        _attention(sight, family, pixel, kernels, out)
+        _attention(sight, family, pixel, kernels, heads, out)
     say(f"drawn: {out}")
 
 
@@ -147,7 +155,12 @@ def _place(at: str) -> tuple[int, int]:
 
 
 def _attention(
-    sight: Sight, family: str, pixel: tuple[int, int] | None, kernels: bool, out: Path
+    sight: Sight,
+    family: str,
+    pixel: tuple[int, int] | None,
+    kernels: bool,
+    heads: str | None,
+    out: Path,
 ) -> None:
     from saccade import view as views
 
@@ -160,20 +173,45 @@ def _attention(
     elif family == "qna":
         maps = (views.qna_kernels if kernels else views.qna_summed_attention)(net, x)
         what = "the kernel of every window" if kernels else "attention summed by pixel"
+        clip = BRIGHTEST
     else:
         maps, what, clip = views.linglo_saliency(net, x), "saliency", BRIGHTEST
-    if family == "qna":
-        maps = {
-            name: heads.reshape(net.get_submodule(name).queries, -1, *heads.shape[-2:])
-            for name, heads in maps.items()
-        }
-    laid = {}
-    for stage, heads in views.last_of_each_stage(maps).items():
-        by_query = {f"{stage}, query {q + 1}": part for q, part in enumerate(heads)}
-        laid |= by_query if family == "qna" else {stage: heads}
+    stages = views.last_layers(maps)
+    usual = str(PAIR if kernels else FEW) if family == "qna" else "all"
+    count = None if (heads or usual) == "all" else int(heads or usual)
+    laid, labels, few = {}, {}, False
+    for stage, layer in stages.items():
+        flat = maps[layer].reshape(-1, *maps[layer].shape[-2:])
+        drawn = range(len(flat)) if count is None else views.most_different(flat, count)
+        few = few or len(drawn) < len(flat)
+        laid[stage] = flat[list(drawn)]
+        names = _names(net.get_submodule(layer), len(flat))
+        labels[stage] = [names[i] for i in drawn]
+    most = max(map(len, laid.values()))
+    side = views.SMALL if most > FEW else views.LARGE if most > PAIR else views.FULL
+    tile = (
+        {stage: net.get_submodule(layer).window for stage, layer in stages.items()}
+        if kernels
+        else None
+    )
     note = "" if sight.trained else ", untrained"
     title = f"{sight.called}{note}: {what}; the last such layer of each stage"
-    views.picture(sight.photo, laid, out, title, ring=ring, clip=clip)
+    title += f", and of its heads the {count} that differ most" if few else ""
+    views.picture(
+        sight.photo, laid, out, title, labels, ring=ring, clip=clip,
+        side=side if family == "qna" else views.SMALL,
+        smooth=family == "qna" and not kernels and pixel is None,
+        tile=tile,
+    )  # fmt: skip
+
+
+def _names(layer: Any, count: int) -> list[str]:
+    """What each map of a layer is called on the sheet."""
+    queries = getattr(layer, "queries", 1)
+    heads = [f"head {i + 1}" for i in range(count // queries)]
+    if queries == 1:
+        return heads
+    return [f"query {q + 1}, {head}" for q in range(queries) for head in heads]
 
 
 def _evidence(sight: Sight, out: Path) -> None:

@@ -3,7 +3,8 @@
 Both come as convolutions and as SASA's surgery of them (appendix A.3): each 3 x 3 convolution
 becomes stand-alone attention of the same width, k = 7, 8 heads; where it was strided, the mean of
 each 2 x 2 pixels follows; and a head ends in a pointwise convolution, which mixes the attention
-heads that nothing mixes otherwise.
+heads that nothing mixes otherwise. Beyond a map's edge there is nothing (`border="mask"`), as in
+SASA's backbones; with "zero", places there take a share of every softmax.
 
 New layers are drawn as RetinaNet draws them, or all by Xavier (LinGlo, section 4.2). Queries and
 keys of attention are drawn from N(0, 0.01) either way. What they see are sums of a backbone's maps
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 
 from saccade.layers.conv import Conv3x3
 from saccade.layers.sasa import StandAloneAttention
+from saccade.ops.sasa import BORDERS
 
 KINDS = ("conv", "attention")
 COARSE = ("C5", "P5")
@@ -29,20 +31,27 @@ INITS = ("retinanet", "xavier")
 
 
 def _spatial(
-    kind: str, dim: int, stride: int = 1, bias: bool = True, inward: int | None = None
+    kind: str,
+    dim: int,
+    stride: int = 1,
+    bias: bool = True,
+    inward: int | None = None,
+    border: str = "mask",
 ) -> nn.Module:
     """A 3 x 3 convolution, or what takes its place; from `inward` channels, if these differ."""
     inward = dim if inward is None else inward
     if kind == "conv":
         return Conv3x3(inward, dim, stride, bias)
-    return StandAloneAttention(inward, dim, stride=stride)
+    return StandAloneAttention(inward, dim, stride=stride, border=border)
 
 
-def _check(where: str, kind: str, init: str) -> None:
+def _check(where: str, kind: str, init: str, border: str) -> None:
     if kind not in KINDS:
         raise ValueError(f"{where}: kind must be one of {KINDS}, got {kind=}")
     if init not in INITS:
         raise ValueError(f"{where}: init must be one of {INITS}, got {init=}")
+    if border not in BORDERS:
+        raise ValueError(f"{where}: border must be one of {BORDERS}, got {border=}")
 
 
 def draw(module: nn.Module, how: Callable[[Tensor], Tensor] | None) -> None:
@@ -80,16 +89,17 @@ class FeaturePyramid(nn.Module):
         kind: str = "conv",
         coarse: str = "P5",
         init: str = "retinanet",
+        border: str = "mask",
     ):
         super().__init__()
-        _check("FeaturePyramid", kind, init)
+        _check("FeaturePyramid", kind, init, border)
         if coarse not in COARSE:
             raise ValueError(f"FeaturePyramid: coarse must be one of {COARSE}, got {coarse=}")
         self.lateral = nn.ModuleList(nn.Conv2d(width, dim, 1) for width in widths)
-        self.smooth = nn.ModuleList(_spatial(kind, dim) for _ in widths)
+        self.smooth = nn.ModuleList(_spatial(kind, dim, border=border) for _ in widths)
         first = widths[-1] if coarse == "C5" else dim
         self.coarser = nn.ModuleList(
-            _spatial(kind, dim, stride=2, inward=inward) for inward in (first, dim)
+            _spatial(kind, dim, stride=2, inward=inward, border=border) for inward in (first, dim)
         )
         self.levels = len(widths) + len(self.coarser)
         self.dim, self.coarse, self.init = dim, coarse, init
@@ -133,10 +143,13 @@ class DenseHead(nn.Module):
         prior: float | None = None,
         norm: bool = True,
         init: str = "retinanet",
+        border: str = "mask",
     ):
         super().__init__()
-        _check("DenseHead", kind, init)
-        self.mix = nn.ModuleList(_spatial(kind, dim, bias=not norm) for _ in range(depth))
+        _check("DenseHead", kind, init, border)
+        self.mix = nn.ModuleList(
+            _spatial(kind, dim, bias=not norm, border=border) for _ in range(depth)
+        )
         self.norm = nn.ModuleList(
             nn.ModuleList(nn.BatchNorm2d(dim) if norm else nn.Identity() for _ in range(levels))
             for _ in range(depth)
@@ -144,7 +157,9 @@ class DenseHead(nn.Module):
         if kind == "conv":
             self.last: nn.Module = Conv3x3(dim, out)
         else:
-            self.last = nn.Sequential(StandAloneAttention(dim), nn.Conv2d(dim, out, 1))
+            self.last = nn.Sequential(
+                StandAloneAttention(dim, border=border), nn.Conv2d(dim, out, 1)
+            )
         self.prior, self.init = prior, init
         self.reset_parameters()
 

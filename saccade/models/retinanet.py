@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from saccade.layers.anchors import RATIOS
 from saccade.layers.pyramid import DenseHead, FeaturePyramid
-from saccade.models import features
+from saccade.models import features, zoo
 from saccade.models.detector import DenseNetwork, Maps, split_arguments
 
 
@@ -22,6 +22,7 @@ class RetinaNetDetector(DenseNetwork):
     """A backbone, a pyramid over its last three maps, and two heads.
 
     fpn, heads  "conv" or "attention" (SASA's surgery)
+    border      what attention there sees beyond a map's edge: nothing ("mask"), or zeros ("zero")
     coarse      what P6 is made from: "C5", the backbone's last map, or "P5"
     norm        BatchNorm in the heads, one for each level
     dim, depth  channels of pyramid and heads; layers of a head before its last
@@ -45,6 +46,7 @@ class RetinaNetDetector(DenseNetwork):
         depth: int = 4,
         scales: int = 3,
         init: str = "xavier",
+        border: str = "mask",
     ):
         super().__init__()
         maps = cast(Maps, backbone)
@@ -59,15 +61,16 @@ class RetinaNetDetector(DenseNetwork):
             backbone.only(range(count - 3, count))
         self.num_classes = classes
         self.backbone = backbone
-        self.pyramid = FeaturePyramid(maps.widths[-3:], dim, fpn, coarse, init)
+        self.pyramid = FeaturePyramid(maps.widths[-3:], dim, fpn, coarse, init, border)
         self.strides = tuple(fine * 2**i for i in range(self.pyramid.levels))
         self.scales = scales
         self.anchors = scales * len(RATIOS)  # a place
 
         def head(out: int, prior: float | None = None) -> DenseHead:
             return DenseHead(
-                self.anchors * out, dim, depth, self.pyramid.levels, heads, prior, norm, init
-            )
+                self.anchors * out, dim, depth, self.pyramid.levels, heads, prior, norm, init,
+                border,
+            )  # fmt: skip
 
         self.classify = head(classes, prior=0.01)
         self.locate = head(4)
@@ -87,16 +90,30 @@ class RetinaNetDetector(DenseNetwork):
 
 
 # What `build` takes of a recipe's task; the rest of that is the loss's and the prediction's.
-WORDS = ("fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init")
+WORDS = ("fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init", "border")
+
+
+def as_written(about: dict[str, Any]) -> dict[str, Any]:
+    """A file's arguments; earlier versions stated no border, and saw zeros beyond it."""
+    settings = about.get("settings")
+    if not isinstance(settings, dict) or "attention" not in (
+        settings.get("fpn"), settings.get("heads"),
+    ):  # fmt: skip
+        return about
+    return {**about, "settings": {"border": "zero", **settings}}
 
 
 def build(name: str, classes: int, settings: Any = None, **words: Any) -> RetinaNetDetector:
     """The detector on the backbone called `name`, of saccade or timm.
 
     The arguments of `RetinaNetDetector` come by `settings` (a recipe's task, or a dict) or by name;
-    further words are the backbone's (`drop_path`, `in_chans`, `window`, ...).
+    further words are the backbone's (`drop_path`, `in_chans`, `window`, ...). `border` by name is
+    that of both, where the backbone is SASA's.
     """
     own, options = split_arguments(WORDS, settings, words)
+    own.setdefault("border", "mask")  # so that a file states it
+    if settings is None and "border" in words and "border" in zoo.unstated(name):
+        options["border"] = words["border"]
     backbone = features.build(name, **options)
     net = RetinaNetDetector(backbone, classes, **own)
     net.default_cfg = backbone.timm_config

@@ -195,7 +195,9 @@ def _built(
     elif kind in BUILDERS:
         build = BUILDERS[kind]
     elif kind in KINDS:
-        build = import_module(KINDS[kind]).build
+        module: Any = import_module(KINDS[kind])
+        build, as_written = module.build, getattr(module, "as_written", None)
+        about = as_written(about) if as_written else about
     else:
         raise ValueError(f"load: {source!r} is a {kind!r}, which this version does not know")
     try:

@@ -5,7 +5,7 @@ and heads, which follow from the maps' widths, are added to the backbone's, whic
 printed cells show them to be:
 
     PVT, Swin   without the classifier; Swin with a norm for each map
-    Twins       with ImageNet's classifier, which its authors' code keeps unused
+    Twins       with ImageNet's classifier, unused: with it the cells are as printed
     ResNet      without the classifier; under RetinaNet without stem and first stage, which
                 mmdetection freezes: what is trained is counted
 
@@ -109,8 +109,9 @@ NETWORKS: dict[str, Callable[[], Counts]] = {
 }
 
 ABSENT = "neither timm nor transformers has this network, so nothing here counts it"
-_SWIN = "28.3M, in timm as in its authors' code; their paper prints 29M, which this table repeats"
-_TWINS = "24.06M, in timm as in its authors' code; their paper prints 24M, to which a 0 was added"
+_COUNTED = "in timm, whose network was counted (its authors' code was not)"
+_SWIN = f"28.3M {_COUNTED}; 29.0M reads like a rough 29M to which a 0 was added"
+_TWINS = f"24.06M {_COUNTED}; 24.0M reads like 24M to which a 0 was added"
 _RESNET18 = "15.43M; a deep stem, which some such networks have, makes it 15.446M, still 15.4M"
 
 # Name, parameters in M, top-1.

@@ -116,6 +116,13 @@ def _other_ways(model: Classifier) -> tuple[int, ...]:
     return way
 
 
+def _heads_of(model: Classifier, kind: type[nn.Module]) -> tuple[int, ...]:
+    """Heads of a kind of attention, in each stage whose blocks have it."""
+    stages: Any = model.backbone.stages
+    by_stage = [[b.mix.heads for b in s.blocks if isinstance(b.mix, kind)] for s in stages]
+    return tuple(h for heads in by_stage for h in dict.fromkeys(heads))
+
+
 def _outputs(model: Classifier) -> tuple[int, ...]:
     """Sides of the maps of an image of the model's size."""
     image = torch.empty(1, model.backbone.in_chans, *_side(model), device="meta")
@@ -156,6 +163,8 @@ MEASURES: dict[str, Callable[[Classifier], object]] = {
     "expand": lambda model: model.backbone.expand,
     "SA depths": lambda model: model.backbone.sa_depths,
     "SA heads": lambda model: model.backbone.sa_heads,
+    "heads of QnA blocks": lambda model: _heads_of(model, LearnedQueryAttention),
+    "heads of SA blocks": lambda model: _heads_of(model, WindowAttention),
     "heads of the ways down": lambda model: tuple(
         stage.down.mix.heads for stage in model.backbone.stages[1:]
     ),

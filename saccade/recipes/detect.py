@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
 from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
@@ -64,6 +64,8 @@ class RetinaNet(TaskSettings):
     """Channels of the pyramid and the heads."""
     depth: int = 4
     """Layers of a head before its last."""
+    border: Literal["mask", "zero"] = "mask"
+    """What attention in pyramid and heads sees beyond a map's edge: nothing, or zeros."""
     init: Literal["xavier", "retinanet"] = "xavier"
     """How pyramid and heads are drawn; retinanet: N(0, 0.01) in the heads."""
     scales: int = 3
@@ -84,6 +86,11 @@ class RetinaNet(TaskSettings):
     def __post_init__(self) -> None:
         hold(self, dim=SOME, depth=COUNT, scales=SOME, alpha=SHARE, gamma=COUNT, score=SHARE)
         hold(self, overlap=SHARE, most=SOME, least=(0.1, math.inf))
+
+    @classmethod
+    def as_written(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        attention = "attention" in (fields.get("fpn"), fields.get("heads"))
+        return {"border": "zero", **fields} if attention else fields
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,6 +53,8 @@ def read_group(name: str, plain: Any) -> Any:
                 f"or import the module that defines it"
             )
         group = BASES[name].known[kind]
+        if issubclass(group, TaskSettings):
+            fields = group.as_written(fields)
     chosen: Any = group
     known = {f.name for f in dataclasses.fields(chosen)}
     for key in fields:

@@ -16,6 +16,11 @@ class TaskSettings:
         super().__init_subclass__(**options)
         _remember(cls, TaskSettings.known)
 
+    @classmethod
+    def as_written(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """What a file says, with what the version that wrote it did and did not yet state."""
+        return fields
+
 
 class AugmentSettings:
     """Base of a recipe's `augment`: what is done to a training image."""

@@ -91,7 +91,7 @@ _SETTING = (
     Claim("S2.1", "augmentation", "crop, flip, RandAugment, jitter, grey, erasing, mixup, cutmix"),
     Claim("S2.1", "label smoothing", "yes"),
     Claim("S2.1", "stochastic depth", "yes"),
-    Claim("S2.1", "undecayed", "yes"),
+    Claim("code", "positions and scales undecayed", "yes"),
 )
 
 _BOXES = (
@@ -103,8 +103,8 @@ _BOXES = (
     Claim("S2.2", "short side", "480 to 800"),
     Claim("S2.2", "long side", "1333"),
     Claim("S2.2", "augmentation", "resize and crop (50%), resize, multiscale jitter, flip"),
-    Claim("S2.2", "part's short side", "400 to 600"),
-    Claim("S2.2", "part's sides", "384 to 600"),
+    Claim("S2.2", "crop from short side", "400 to 600"),
+    Claim("S2.2", "sides of the crop", "384 to 600"),
 )
 
 _DEIT = Claim(

@@ -1,5 +1,4 @@
 import json
-import re
 import sys
 
 import numpy as np
@@ -114,25 +113,6 @@ def test_receptive_fields_are_measured(run):
     assert count.receptive_fields("linglo_nano", 64) == [64, 64, 64, 64]
 
 
-def test_paper(run):
-    code, out = run("paper", "linglo")
-    assert code == 0
-    for part in ("Table 2", "3,352,032 =", "13,224,896 [", "not run", "differs:"):
-        assert part in out
-    for part in ("Table 3", "13,093,844 [", "23,883,956 [", "38.0"):  # its detectors
-        assert part in out
-    for part in ("swin_tiny_retinanet", "warm-up epochs", "linear complexity", "not counted:"):
-        assert part in out  # other papers' networks, recipes, properties
-    (last,) = re.findall(
-        r"(\d+) claims, (\d+) of them cells of tables: (\d+) held, (\d+) differ \(with reason\), "
-        r"(\d+) run at small scale, (\d+) not run, (\d+) not counted",
-        " ".join(out.split()),
-    )
-    whole, cells, *parts = map(int, last)
-    assert sum(parts) == whole
-    assert whole > cells > 150
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -223,6 +203,26 @@ def test_other_views(run, photo, tmp_path, words):
 
 
 @pytest.mark.parametrize(
+    ("words", "most"),
+    [([], 4), (["--heads", "3"], 3), (["--kernels"], 2), (["--kernels", "--heads", "all"], 32)],
+)
+def test_of_qnas_many_heads_a_few_are_drawn(run, photo, monkeypatch, words, most):
+    sheets = []
+    monkeypatch.setattr(views, "picture", lambda *given, **how: sheets.append((given, how)))
+    code, out = run("view", str(photo), "--model", "qna_nano", *words)
+    assert code == 0, out
+    ((_, maps, _, title, names), how) = sheets[0]
+    assert [*maps] == ["stage 1", "stage 2", "stage 3", "stage 4, way down"]
+    assert max(map(len, maps.values())) == most
+    assert {stage: len(labels) for stage, labels in names.items()} == {
+        stage: len(heads) for stage, heads in maps.items()
+    }
+    assert ("that differ most" in title) == ("all" not in words)
+    assert bool(how["tile"]) == ("--kernels" in words)
+    assert names["stage 1"][0].startswith("query 1, head ")
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--at", "5,5"], "saliency is of all pixels"),
@@ -232,6 +232,9 @@ def test_other_views(run, photo, tmp_path, words):
         (["--model", "sasa_nano_conv"], "no attention to draw"),
         (["--model", "linglo_b0", "--evidence"], "evidence is a trained model's"),
         (["--size", "0"], "--size is 32 pixels or more"),
+        (["--heads", "few"], "--heads is how many, such as 4, or all"),
+        (["--heads", "0"], "--heads is how many, such as 4, or all"),
+        (["--evidence", "--heads", "2"], "evidence is of classes, not of heads"),
         (["--out", "a.xyz"], "a .png or a .gif"),
         (["--out", "nowhere/a.png"], "no folder 'nowhere'"),
     ],

@@ -11,17 +11,6 @@ from tests.engine.classify_runs import folder
 from tests.report.run_folders import EPOCHS, answer, written
 
 
-def test_paper_shows_what_runs_reached(run, tmp_path):
-    names = [f"n{i}" for i in range(37)]
-    written(tmp_path / "pets", "linglo_b1", names=names, data="pets37", best=94.2, per_epoch=1)
-    code, out = run("paper", "linglo", "--runs", str(tmp_path))
-    assert code == 0, out
-    (row,) = (line for line in out.splitlines() if "79.7%" in line and "linglo_b1" in line)
-    assert "94.2% other data [" in row
-    assert "37 classes in 'pets37'" in " ".join(out.split())
-    assert "1 run at small scale" in " ".join(out.split())
-
-
 def test_report_of_one_run(run, tmp_path):
     written(tmp_path / "[red]", best=97.3)
     code, out = run("report", str(tmp_path / "[red]"))

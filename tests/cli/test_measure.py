@@ -17,6 +17,10 @@ import pytest
         (("bench", "linglo_nano", "--size", "20"), "at least 32x32 pixels"),
         (("bench", "linglo_nano", "--size", "32", "--against", "x"), "'x' is not among"),
         (("bench", "linglo_nano", "--threads", "0"), "--threads must be at least 1, got 0"),
+        (("bench", "linglo_nano", "--over", "64"), "--over is two sides or more"),
+        (("bench", "linglo_nano", "--over", "64,a"), "--over is two sides or more"),
+        (("bench", "linglo_nano", "--over", "64,96", "--size", "64"), "leave --size out"),
+        (("bench", "sasa", "--over", "64,96"), "--over is for models"),
         (("bench", "linglo_nano", "--json", "gone/a.jsonl"), "no folder 'gone' to write into"),
     ],
 )
@@ -39,6 +43,20 @@ def test_bench(run, tmp_path):
     assert "GFLOP/s in a matrix product" in out
     assert len((tmp_path / "b.jsonl").read_text().splitlines()) == 2
     assert (tmp_path / "b.png").is_file()
+
+
+def test_bench_over_sizes(run, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    curves = []
+    monkeypatch.setattr("saccade.bench.draw_over", lambda runs, *_: curves.append(runs))
+    plot = "--rounds", "1", "--plot", str(tmp_path / "b.png")
+    code, out = run("bench", "linglo_nano", "resnet18", "--over", "64,32", *plot)
+    assert code == 0, out
+    assert out.index("1 x 32 x 32 pixels") < out.index("1 x 64 x 64 pixels")
+    assert [*curves[0]] == [32, 64]
+    assert all(
+        [row.name for row in one.rows] == ["linglo_nano", "resnet18"] for one in curves[0].values()
+    )
 
 
 @pytest.mark.slow

@@ -1,11 +1,16 @@
 """RetinaNet on any backbone: counts, shapes, weights to start from, and the graph it exports."""
 
+import json
+
 import pytest
 import timm
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import nn
 
 import saccade
+from saccade.layers.sasa import StandAloneAttention
 from saccade.models import detr, retinanet
 from saccade.models.describe import timm_config
 from saccade.paper.count import params
@@ -167,3 +172,57 @@ def test_timm_still_gives_whole_models():
     """Building a detector leaves the registry as it was."""
     retinanet.build("linglo_nano", 2, dim=32, depth=1)
     assert timm.create_model("linglo_nano", num_classes=3).head.fc.out_features == 3
+
+
+# -- what attention sees beyond a map's edge ------------------------------------------------------
+
+
+def attentions(net):
+    above = {name: m for name, m in net.named_modules() if isinstance(m, StandAloneAttention)}
+    return {name: m for name, m in above.items() if not name.startswith("backbone.")}
+
+
+def attentive(**words):
+    return retinanet.build(
+        "linglo_nano", 3, dim=64, depth=1, fpn="attention", heads="attention", **words
+    )
+
+
+@pytest.mark.parametrize(("words", "whole"), [({}, True), ({"border": "zero"}, False)])
+def test_a_corner_of_every_level_attends_to_its_own_pixels(words, whole):
+    layers = attentions(attentive(**words))
+    assert len(layers) == 9  # five in the pyramid, two in each head
+    for layer in layers.values():
+        weights = layer.weights(torch.randn(1, layer.query.in_channels, 8, 8), [(0, 0)])
+        on_the_map = weights[..., 3:, 3:].sum((3, 4))
+        assert torch.allclose(on_the_map, torch.ones(1), atol=1e-5) == whole
+
+
+def test_a_border_by_name_is_that_of_sasas_backbone_too():
+    net = retinanet.build("sasa_nano", 3, dim=64, depth=1, heads="attention", border="zero")
+    borders = {m.border for m in net.modules() if isinstance(m, StandAloneAttention)}
+    assert borders == {"zero"}
+
+
+def test_files_state_the_border_and_those_that_do_not_have_zeros(tmp_path):
+    """A file of an earlier version gives the boxes that it gave then."""
+    now, then = tmp_path / "now.safetensors", tmp_path / "then.safetensors"
+    net = attentive(border="zero").eval()
+    saccade.save(net, then)
+    tensors, header = _read(then)
+    assert header["model"]["settings"].pop("border") == "zero"  # as it was written before
+    save_file(tensors, then, {"saccade": json.dumps(header)})
+    saccade.save(attentive(), now)
+    assert _read(now)[1]["model"]["settings"]["border"] == "mask"
+    image = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        for ours, theirs in zip(saccade.load(then)(image)[0], net(image)[0], strict=True):
+            torch.testing.assert_close(ours, theirs)
+    assert {m.border for m in attentions(saccade.load(then)).values()} == {"zero"}
+    assert {m.border for m in attentions(saccade.load(now)).values()} == {"mask"}
+
+
+def _read(path):
+    with safe_open(path, "pt") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        return tensors, json.loads(file.metadata()["saccade"])

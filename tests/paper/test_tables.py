@@ -95,9 +95,12 @@ def test_the_file_of_cells_is_complete(family, file):
             continue
         cells = [re.sub(r"</?b>", "", cell).strip() for cell in line.split("\t")]
         if family == "qna" and not any(shape.fullmatch(cell) for cell in cells[-3:]):
-            continue  # QnA's Table 1 is of words, which its claims take apart
+            continue  # QnA's Table 1
         found.update(cell for cell in cells if shape.fullmatch(cell))
-    ours = Counter(cell for f, _, _, _, cell in CELLS if f == family and cell != "-")
+    by_stage = ("qna", "Table 1")  # which has a test of its own
+    ours = Counter(
+        cell for f, w, _, _, cell in CELLS if f == family and (f, w) != by_stage and cell != "-"
+    )
     if family == "qna":  # a list that stands for several rows is printed once
         lists = {cell for cell in {*found, *ours} if cell.startswith("[")}
         assert {cell for cell in lists if found[cell]} == {cell for cell in lists if ours[cell]}
@@ -105,6 +108,34 @@ def test_the_file_of_cells_is_complete(family, file):
             del found[cell], ours[cell]
         found["90"] -= 1  # Table 2 prints it for each of its two networks
     assert found == ours
+
+
+@pytest.mark.skipif(not SEEDS, reason="SACCADE_SEEDS names no folder with the papers' texts")
+def test_qnas_table_1_has_the_numbers_of_the_text():
+    """Printed by stage, three networks in a line: the same numbers behind the same words."""
+    (path,) = Path(SEEDS).glob("001_*.txt")
+    text = re.search(r"Stage\tOutput.*?(?=Table 1\.)", path.read_text(), re.DOTALL)[0]
+    ours = {}
+    for f, where, name, column, cell in CELLS:
+        if (f, where) == ("qna", "Table 1"):
+            ours[name, column] = [int(n) for n in re.findall(r"\d+", cell)]
+    names = ("qna_t", "qna_s", "qna_b")
+
+    def all_of(*columns, without=()):
+        count = Counter(n for name in names for column in columns for n in ours[name, column])
+        return +(count - Counter([0] * count[0]) - Counter(without))
+
+    def printed(pattern):
+        return Counter(map(int, re.findall(pattern, text)))
+
+    assert printed(r"(?m)^\d\t(\d+)x\d+\t") == Counter(ours["qna_t", "outputs"])
+    assert printed(r"dim (\d+)") == all_of("widths")
+    assert printed(r"QnA, stride 2, head (\d+)") == all_of("heads of the ways down")
+    assert printed(r"QnA-Block, stride 1, head (\d+)") == all_of("heads of QnA blocks")
+    # B's self-attention in stage 3 is cut off in the text.
+    assert printed(r"SA-Block, .*?head (\d+)") == all_of("heads of SA blocks", without=[12])
+    assert printed(r"win sz\. (\d+)") == all_of("SA windows", without=[14])
+    assert printed(r"\u00d7 (\d+)") == all_of("depths", "SA depths", without=[12])
 
 
 def test_qnas_table_4_lies_on_no_line():

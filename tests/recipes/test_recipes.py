@@ -129,3 +129,13 @@ def test_a_value_of_another_type_in_a_file_is_refused(group, key, value, said):
         from_plain(plain)
     with pytest.raises(ValueError, match=f"recipe: {group} is no group"):
         from_plain({**plain, group: 3})
+
+
+@pytest.mark.parametrize(("kind", "border"), [("attention", "zero"), ("conv", "mask")])
+def test_attention_in_a_detector_of_an_earlier_version_goes_on_with_zeros(kind, border):
+    recipe = change(book.RECIPES["detect"], task__heads=kind)
+    assert recipe.task.border == "mask"
+    plain = to_plain(recipe)
+    assert from_plain(plain) == recipe
+    del plain["task"]["border"]
+    assert from_plain(plain).task.border == border
