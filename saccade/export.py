@@ -8,9 +8,13 @@
 
 Batch, height and width stay free. Outputs are the task's raw tensors; what makes boxes or masks of
 them stays outside the graph. `about` (names, classes, normalisation) travels inside the file.
+
+A torch program is code: to open one is to run whatever it says. `runner` opens those that this
+process wrote, and others only where the caller trusts them.
 """
 
 import copy
+import hashlib
 import json
 import logging
 import math
@@ -34,6 +38,9 @@ CLOSE = 1e-4  # of the largest output
 AXES = ("batch", "height", "width")
 
 Run = Callable[[np.ndarray], dict[str, np.ndarray]]  # image to outputs by name
+OPENED_BY = {".aot.pt2": "torch._inductor.aoti_load_package", ".pt2": "torch.export.load"}
+
+_written: set[str] = set()  # checksums of the torch programs that this process wrote
 
 
 class Raw(nn.Module):
@@ -131,6 +138,7 @@ def to_torch(raw: Raw, path: str | Path, about: dict[str, Any], kernels: bool = 
         torch.export.save(
             program(raw, kernels), part, extra_files={"saccade.json": _metadata(raw, about)}
         )
+        _written.add(_sha256(part))
     return Path(path)
 
 
@@ -146,6 +154,7 @@ def to_aot(raw: Raw, path: str | Path, about: dict[str, Any], kernels: bool = Fa
         aoti_compile_and_package(
             program(raw, kernels), package_path=str(part), inductor_configs=settings
         )
+        _written.add(_sha256(part))
     return Path(path)
 
 
@@ -223,32 +232,70 @@ def _flat(about: dict[str, Any]) -> dict[str, str]:
 # -- running and checking -------------------------------------------------------------------
 
 
-def runner(path: str | Path, threads: int | None = None) -> Run:
-    """The file, ready to run: image (B, 3, H, W) to outputs by name."""
+def runner(path: str | Path, threads: int | None = None, trusted: bool = False) -> Run:
+    """The file, ready to run: image (B, 3, H, W) to outputs by name.
+
+    Args:
+        path: an ONNX file, or a torch program
+        threads: that an ONNX file may use; all if None
+        trusted: open a torch program that this process did not write; it may run any code
+    """
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"export: no file {str(path)!r}")
     if path.name.endswith(ENDINGS["onnx"]):
-        ort = _needed("onnxruntime")
-        options = ort.SessionOptions()
-        options.log_severity_level = 3
-        if threads is not None:
-            options.intra_op_num_threads = threads
-        if native.available():
-            options.register_custom_ops_library(native.kernels())
-        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        names = [output.name for output in session.get_outputs()]
-        return lambda image: dict(zip(names, session.run(names, {"image": image}), strict=True))
-    if path.name.endswith(ENDINGS["aot"]):
-        from torch._inductor import aoti_load_package
+        return _onnx_runner(path, threads)
+    ending = next((e for e in OPENED_BY if path.name.endswith(e)), None)
+    if ending is None:
+        raise ValueError(
+            f"export: {str(path)!r} is no file of ours; give one that ends in "
+            f"{', '.join(ENDINGS.values())}"
+        )
+    if not trusted and _sha256(path) not in _written:
+        raise ValueError(
+            f"export: {str(path)!r} is a torch program, which may run any code once it is opened; "
+            f"if you trust who made it, open it with {OPENED_BY[ending]}, or give trusted=True"
+        )
+    try:
+        if ending == ENDINGS["aot"]:
+            from torch._inductor import aoti_load_package
 
-        with _quiet():
-            compiled: Any = aoti_load_package(str(path))
-        names = json.loads(compiled.get_metadata()["saccade"])["outputs"]
-        return _named(compiled, names)
-    extra = {"saccade.json": ""}
-    loaded = torch.export.load(path, extra_files=extra).module()
-    return _named(loaded, json.loads(extra["saccade.json"])["outputs"])
+            with _quiet():
+                compiled: Any = aoti_load_package(str(path))
+            return _named(compiled, json.loads(compiled.get_metadata()["saccade"])["outputs"])
+        extra = {"saccade.json": ""}
+        loaded = torch.export.load(path, extra_files=extra).module()
+        return _named(loaded, json.loads(extra["saccade.json"])["outputs"])
+    except Exception as error:  # whatever a damaged archive makes of torch
+        raise _unopened(path, error) from error
+
+
+def _onnx_runner(path: Path, threads: int | None) -> Run:
+    ort = _needed("onnxruntime")
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if threads is not None:
+        options.intra_op_num_threads = threads
+    if native.available():
+        options.register_custom_ops_library(native.kernels())
+    try:
+        session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime has a class for each way to fail
+        raise _unopened(path, error) from error
+    names = [output.name for output in session.get_outputs()]
+    return lambda image: dict(zip(names, session.run(names, {"image": image}), strict=True))
+
+
+def _unopened(path: Path, error: Exception) -> ValueError:
+    why = str(error).partition("\n")[0][:200]
+    return ValueError(
+        f"export: {str(path)!r} is torn or was not written by saccade ({why}); export it again"
+    )
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def runner_of(raw: Raw) -> Run:

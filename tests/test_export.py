@@ -3,7 +3,9 @@
 import copy
 import json
 import logging
+import shutil
 import warnings
+import zipfile
 from contextlib import suppress
 
 import numpy as np
@@ -19,6 +21,7 @@ from saccade.recipes.detect import Detr, RetinaNet
 from saccade.tasks.autoencode.task import AutoEncodeTask
 from saccade.tasks.detect.retinanet import RetinaNetTask
 from saccade.tasks.segment.task import SegmentTask
+from tests.attack import evil_archive
 
 pytestmark = pytest.mark.usefixtures("untyped")  # exporters trace with symbols
 SIZES = torch.tensor([[70, 65], [70, 65]])
@@ -154,6 +157,55 @@ def test_compiling_is_silent(monkeypatch, recwarn, caplog):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match="export: no file"):
         export.runner(tmp_path / "net.onnx")
+
+
+def rewritten(source, target, change):
+    """A zip archive with its members changed."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
+        for entry in old.infolist():
+            new.writestr(entry.filename, change(entry.filename, old.read(entry)))
+    return target
+
+
+class Small(nn.Module):
+    """As little as can be exported."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 2, 1)
+
+    def forward(self, x):
+        return self.conv(x).mean((2, 3))
+
+
+def test_a_strangers_torch_program_is_not_opened(tmp_path):
+    marker = tmp_path / "marker"
+    ours = export.to_torch(export.Raw(Small()), tmp_path / "ours.pt2", ABOUT)
+    assert export.runner(ours)(np.zeros((1, 3, 8, 8), np.float32))["logits"].shape == (1, 2)
+
+    def pickled(name, content):
+        if name.endswith("_config.json") and b"use_pickle" in content:
+            return content.replace(b'"use_pickle": false', b'"use_pickle": true')
+        return evil_archive(marker) if "/weights/weight_" in name else content
+
+    evil = rewritten(ours, tmp_path / "evil.pt2", pickled)
+    copied = shutil.copy(evil, tmp_path / "net.aot.pt2")
+    (tmp_path / "link.pt2").symlink_to(evil)
+    for path in (evil, tmp_path / "link.pt2", copied):
+        with pytest.raises(ValueError, match=r"may run any code.*open it with torch.*load"):
+            export.runner(path)
+    assert not marker.exists()
+    with pytest.raises(ValueError, match="torn or was not written"):
+        export.runner(evil, trusted=True)
+    assert marker.exists(), "it would have run code"
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    for name, words in (("net.pt", "is no file of ours"), ("net.onnx", "is torn or was not")):
+        (tmp_path / name).write_bytes(evil_archive(tmp_path / "marker"))
+        with pytest.raises(ValueError, match=words):
+            export.runner(tmp_path / name)
+    assert not (tmp_path / "marker").exists()
 
 
 # -- tasks that find boxes or tell pixels apart ---------------------------------------------

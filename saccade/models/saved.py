@@ -30,6 +30,8 @@ KINDS = {
     "autoencoder": "saccade.models.autoencoder",
     "upscaler": "saccade.models.upscaler",
 }
+PROGRAMS = frozenset({".pt2", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy", ".onnx"})
+"""Endings of files that are exported, or that a pickle is in."""
 BUILDERS: dict[str, Callable[..., nn.Module]] = {}
 """The same of networks that are defined elsewhere."""
 
@@ -91,12 +93,19 @@ def located(model: str | Path) -> Path | None:
     """The file of a trained model: itself, a run's best, or one that comes with the package."""
     path = Path(model)
     if path.is_dir():
-        if not (path / "model.safetensors").is_file():
+        file = path / "model.safetensors"
+        if not file.is_file():
             raise FileNotFoundError(
                 f"{str(path)!r} holds no trained model yet; "
                 f"one is written with the first evaluation"
             )
-        return path / "model.safetensors"
+        cache = path.resolve().parent.parent / "blobs"  # where the hub's client keeps files
+        if not (files.inside(file, path) or files.inside(file, cache)):
+            raise ValueError(
+                f"{str(file)!r} is a link out of its folder, which is not followed; "
+                f"give the file itself"
+            )
+        return file
     if path.is_file():
         return path
     name = weights.full(str(model))
@@ -126,6 +135,11 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             about = (file.metadata() or {}).get("saccade")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
+        if path.suffix in PROGRAMS:
+            raise ValueError(
+                f"load: {str(path)!r} is no safetensors file, and others may run code once they "
+                f"are opened; give the run or the *.safetensors that it was made of"
+            ) from error
         raise ValueError(
             f"load: {str(path)!r} is truncated or no safetensors file ({error}); "
             f"copy it again from where it was saved"

@@ -12,6 +12,7 @@ from saccade import files
 from saccade.layers.sasa import StandAloneAttention
 from saccade.models import detr, retinanet, saved
 from saccade.models.describe import describe, timm_config
+from tests.attack import evil_archive
 
 
 @pytest.mark.parametrize("name", saccade.names("*_nano"))
@@ -43,6 +44,31 @@ def test_equal_models_are_equal_files(tmp_path):
     assert saccade.load(files[0]).notes == {"classes": ["é", '"\\n']}
     (tmp_path / "usual").touch()
     assert files[0].stat().st_mode == (tmp_path / "usual").stat().st_mode
+
+
+def test_a_folders_model_is_no_link_to_elsewhere(tmp_path, monkeypatch):
+    path = saccade.save(saccade.build("linglo_nano", num_classes=2), tmp_path / "other.safetensors")
+    monkeypatch.chdir(tmp_path)
+    for folder in ("run", "hub/models--x/snapshots/1"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "model.safetensors").symlink_to(path)
+        with pytest.raises(ValueError, match="link out of its folder"):
+            saccade.load(folder)
+    blob = tmp_path / "hub/models--x/blobs/1234"
+    blob.parent.mkdir()
+    blob.write_bytes(path.read_bytes())
+    (tmp_path / "hub/models--x/snapshots/1/model.safetensors").unlink()
+    (tmp_path / "hub/models--x/snapshots/1/model.safetensors").symlink_to("../../blobs/1234")
+    assert saccade.load("hub/models--x/snapshots/1").num_classes == 2
+
+
+@pytest.mark.parametrize("ending", ["pt2", "pt", "pth", "onnx"])
+def test_programs_and_pickles_are_not_opened(tmp_path, ending):
+    path = tmp_path / f"net.{ending}"
+    path.write_bytes(evil_archive(tmp_path / "marker"))
+    with pytest.raises(ValueError, match=r"may run code .*give the run or the \*\.safetensors"):
+        saccade.load(path)
+    assert not (tmp_path / "marker").exists()
 
 
 def test_a_missing_file(tmp_path):
