@@ -162,6 +162,7 @@ def resume(
     *,
     data: Folder | None = None,
     force: bool = False,
+    trust: bool = False,
     device: Device | None = None,
     log: bool = False,
     json: bool = False,
@@ -176,6 +177,8 @@ def resume(
         run: its folder
         data: where its images lie now, if they were moved
         force: go on although images have changed, or recipe.json was edited
+        trust: open and fetch what its recipe names beside the run, such as a teacher; for runs of
+            your own
         device: the best there is if left out
         log: write scalars for TensorBoard into the run's folder
         json: print JSON at the end: the figures of every evaluation
@@ -185,7 +188,9 @@ def resume(
 
     watch = _watch(log or (run / "tensorboard").is_dir())
     with _stoppable(run):
-        session.resume(run, data, force=force, watch=watch, report=Reporter(), device=device)
+        session.resume(
+            run, data, force=force, trust=trust, watch=watch, report=Reporter(), device=device
+        )
         _done(run, json)
 
 

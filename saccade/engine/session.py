@@ -12,7 +12,7 @@ import torch
 from saccade import tasks
 from saccade.data.datasets import PACKAGED, Splits
 from saccade.data.reader import Batch, Readable
-from saccade.engine import changes, distributed, lock, make
+from saccade.engine import changes, distributed, lock, make, outside
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import evaluate as count
@@ -63,7 +63,7 @@ def train(
     """
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if again and (Path(out) / "recipe.json").exists():
-        return resume(out, watch=watch, report=report, device=device)
+        return resume(out, trust=True, watch=watch, report=report, device=device)
     with distributed.process_group(device) as group:
         if recipe.loop.shard and group.world == 1:
             raise ValueError(
@@ -94,6 +94,7 @@ def resume(
     data: str | None = None,
     *,
     force: bool = False,
+    trust: bool = False,
     watch: Watch | None = None,
     report: Report | None = None,
     device: str | None = None,
@@ -104,6 +105,7 @@ def resume(
         folder: the run's
         data: where its images lie now, if they were moved
         force: go on although images have other content, or recipe.json was edited
+        trust: open and fetch what the recipe names beside the run, such as a teacher
         watch: as in `train`
         report: as in `train`
         device: as in `train`
@@ -127,7 +129,7 @@ def resume(
             return now, [*edits, *changes.check_images(run, splits, about, now, force)]
 
         known, more = distributed.first_does(compare, group)
-        _fit(run, splits, group, watch, report, known, [*sentences, *more])
+        _fit(run, splits, group, watch, report, known, [*sentences, *more], trust)
     return run
 
 
@@ -182,8 +184,12 @@ def _fit(
     report: Report | None,
     known: dict[str, Any],
     sentences: Sequence[str] | None = None,
+    trust: bool = False,
 ) -> None:
-    """Train to the end; `sentences` are those about a run that goes on, None for a new one."""
+    """Train to the end.
+
+    `sentences` are those about a run that goes on, None for a new one; `trust` is `resume`'s.
+    """
     definition, resumed = tasks.of(run.recipe), sentences is not None
     if run.recipe.loop.baseline and definition.baseline is None:
         raise ValueError(
@@ -196,6 +202,8 @@ def _fit(
             watcher.say(sentence)
         has_checkpoint = resumed and _can_go_on(run)
         recipe = make.without_start(run.recipe) if has_checkpoint else run.recipe
+        if resumed and not trust:
+            outside.check(recipe, run.folder)
         task = make.task(recipe, run.classes, splits.notes)
         if has_checkpoint:
             fit_norms(task, weight_names(Checkpoints(run.folder)))

