@@ -165,12 +165,14 @@ def _folders(place: Path) -> Listing:
         if ("train" in split or not split)
         else ([], [])
     )
+    held = _classes(place, val, others)[0] if val else None
+    folder.Inside(place).check((name for name, _ in [*train, *(held or ())]), repr(str(place)))
     if not train and not val:
         raise ValueError(f"no images in folders of classes below {str(place)!r}; wanted: {KNOWN}")
     return Listing(
         what=place.resolve().name,
         train=train,
-        val=_classes(place, val, others)[0] if val else None,
+        val=held,
         make=lambda items, labels, classes: Files(place, items, labels, classes),
         warnings=[
             *([f"no training images in {_listed(empty)}"] if empty else []),
@@ -232,6 +234,8 @@ def _listed_in(place: Path) -> Listing:
                     f"got {split!r}"
                 )
             parts["train" if split == "train" else "val"].append((name, label))
+    listed = [name for part in parts.values() for name, _ in part]
+    folder.Inside(place.parent).check(listed, repr(str(place)))
     first = [name for name, _ in parts["train"][:20]]
     if first and not any((place.parent / name).is_file() for name in first):
         raise FileNotFoundError(

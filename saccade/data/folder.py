@@ -1,11 +1,12 @@
 """What lies in a data folder: its picture files, and names that would lead out of it.
 
 A folder may come from a stranger. So what is no ordinary file (a FIFO would be waited for without
-end) is left out and reported, and a picture that an annotation names must lie inside the folder.
+end) is left out and reported, and a picture must lie inside the folder, whoever names it: an
+annotation, a csv file, or a link.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,9 +91,15 @@ class Inside:
             self._folders[folder] = os.path.commonpath([self.root, real]) == self.root
         return self._folders[folder]
 
+    def check(self, names: Iterable[str | Path], where: str) -> None:
+        """Refuse names of files, taken from the folder on, if one of them leads out of it."""
+        for name in names:
+            if not self(os.path.join(self.root, name)):
+                raise self.refuse(str(name), where)
+
     def refuse(self, name: str, where: str) -> ValueError:
-        """The error about a picture that is not inside."""
+        """The error about a file that is not inside."""
         return ValueError(
-            f"{where}: the picture {name!r} lies outside of the data folder {self.root!r}, so it "
+            f"{where}: {name!r} lies outside of the data folder {self.root!r}, so it "
             "is not read; put it into the folder, or give the folder that holds both"
         )

@@ -18,6 +18,7 @@ from PIL import Image
 
 from saccade.data import picture
 from saccade.data.findings import no_files
+from saccade.data.folder import Inside
 from saccade.data.images import Images, Listing, Strings
 
 TRAIN = re.compile(r"(^|[-_])train(ing)?([-_]|\.)", re.IGNORECASE)
@@ -70,6 +71,7 @@ class Shards(Images):
 
 def listing(place: Path, tars: Sequence[Path]) -> Listing:
     """What lies in a folder's shards."""
+    Inside(place).check([path.name for path in tars], repr(str(place)))
     warnings = no_files([path.name for path in tars if not path.is_file()])
     tars = [path for path in tars if path.is_file()]
     packed = [path for path in tars if path.suffix != ".tar"]

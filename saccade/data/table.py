@@ -1,13 +1,15 @@
 """A Hugging Face dataset on disk, as `save_to_disk` writes it (needs the package `datasets`)."""
 
 import io
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
-from saccade.data import picture
+from saccade.data import folder, picture
 from saccade.data.folder import Inside
 from saccade.data.images import Images, Listing
 
@@ -67,6 +69,7 @@ def listing(place: Path) -> Listing:
         raise ImportError(
             f"{str(place)!r} is a Hugging Face dataset; reading it needs: pip install datasets"
         ) from error
+    _check_files(place)
     try:
         loaded = datasets.load_from_disk(str(place))
     except Exception as error:  # of a damaged one: whatever pyarrow stumbles over
@@ -83,7 +86,10 @@ def listing(place: Path) -> Listing:
     label = _column(place, features, datasets.ClassLabel, "label")
     names = getattr(features[label], "names", None)
     raw = {
-        k: parts[k].with_format(None).cast_column(image, datasets.Image(decode=False))
+        k: parts[k]
+        .with_format(None)
+        .select_columns([image, label])  # others might be decoded, and name files or addresses
+        .cast_column(image, datasets.Image(decode=False))
         for k in ("train", split)
         if k
     }
@@ -102,6 +108,29 @@ def listing(place: Path) -> Listing:
 
     what = place.resolve().name
     return Listing(what, splits["train"], splits.get(split), make, order=names, warnings=warnings)
+
+
+def _check_files(place: Path) -> None:
+    """Refuse a dataset that names files outside of its folder."""
+    inside, parts = Inside(place), [place]
+    if (place / "dataset_dict.json").is_file():
+        splits = _named(place / "dataset_dict.json", lambda plain: [*plain["splits"]])
+        parts = [place.absolute() / split for split in splits]
+    for part in parts:
+        state = part.absolute() / "state.json"
+        inside.check([state, state.with_name("dataset_info.json")], repr(str(place)))
+        if state.is_file():
+            names = _named(state, lambda plain: [one["filename"] for one in plain["_data_files"]])
+            inside.check([state.parent / name for name in names], repr(str(state)))
+
+
+def _named(file: Path, names: Callable[[Any], list[Any]]) -> list[str]:
+    """The names that a JSON file of a dataset holds."""
+    try:
+        listed = names(json.loads(folder.text(file)))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return []  # the package says what is wrong with it
+    return [name for name in listed if isinstance(name, str)]
 
 
 def _column(place: Path, features: Any, kind: type, usual: str) -> str:

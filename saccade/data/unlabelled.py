@@ -64,6 +64,7 @@ def _folder(path: str) -> Path:
 def _below(place: Path, inside: str = "") -> Pictures:
     names, others = folder.contents(place / inside)
     images = Pictures(place, [str(Path(inside, name)) for name in names])
+    folder.Inside(place).check((Path(inside, name) for name in names), repr(str(place)))
     images.warnings = tuple(no_files(others))
     return images
 

@@ -252,9 +252,9 @@ def test_a_link_into_its_own_folder_adds_nothing(tmp_path):
     for name in ("a", "b"):
         for i in range(3):
             photo(tmp_path / "set" / name / f"{i}.png", i)
-    photo(tmp_path / "more" / "3.png", 3)
     before = len(find(str(tmp_path / "set"), Data(holdout=0.3)).train)
     (tmp_path / "set" / "a" / "again").symlink_to(tmp_path / "set" / "a")
     assert len(find(str(tmp_path / "set"), Data(holdout=0.3)).train) == before
-    (tmp_path / "set" / "a" / "more").symlink_to(tmp_path / "more")  # elsewhere: as it should
+    photo(tmp_path / "set" / ".more" / "3.png", 3)
+    (tmp_path / "set" / "a" / "more").symlink_to(tmp_path / "set" / ".more")
     assert len(find(str(tmp_path / "set"), Data(holdout=0.3)).train) == before + 1

@@ -152,6 +152,70 @@ def test_conversion_stays_in_the_data_folder(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_conversion_reads_no_labels_elsewhere(tmp_path):
+    place = tmp_path / "yolo"
+    (place / "labels").mkdir(parents=True)
+    (place / "classes.txt").write_text("cat\n")
+    photo(place / "images/a.png", 5)
+    (tmp_path / "secret.txt").write_text("a secret\n")
+    (place / "labels/a.txt").symlink_to(tmp_path / "secret.txt")
+    with pytest.raises(ValueError, match="lies outside of the data folder"):
+        convert(place, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["train/a/link.png", "train/a/linked", "val/c"])
+def test_class_folders_lead_nowhere_else(tmp_path, name):
+    place = tmp_path / "set"
+    for file in ("train/a/0.png", "train/a/1.png", "train/b/0.png", "train/c/0.png", "val/a/0.png"):
+        photo(place / file, 7)
+    secret = photo(tmp_path / "secret/secret.png", 5)
+    (place / name).symlink_to(secret if name.endswith("png") else secret.parent)
+    with pytest.raises(ValueError, match=r"lies outside of the data folder .*put it into"):
+        datasets.find(str(place), Data())
+    if name.endswith("png"):
+        with pytest.raises(ValueError, match="lies outside of the data folder"):
+            unlabelled.find(str(place), Data())
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.png", "sub/../../secret.png", "{}/secret.png", "l.png"]
+)
+def test_a_csv_leads_nowhere_else(tmp_path, name):
+    photo(tmp_path / "secret.png", 5)
+    place = tmp_path / "set"
+    photo(place / "sub" / "a.png", 6)
+    photo(place / "b.png", 7)
+    (place / "l.png").symlink_to(tmp_path / "secret.png")
+    rows = ["path,label", "b.png,x", "sub/../b.png,x", f"{place}/sub/a.png,y", "sub/a.png,y"]
+    (place / "set.csv").write_text("\n".join(rows))
+    assert len(datasets.find(str(place / "set.csv"), Data(holdout=0.3)).train) == 2
+    (place / "set.csv").write_text("\n".join([*rows, f"{name.format(tmp_path)},y"]))
+    for read in (lambda p: datasets.find(p, Data()), lambda p: datasets.every(p, ["x", "y"])):
+        with pytest.raises(ValueError, match=r"set.csv': .*lies outside of the data folder"):
+            read(str(place / "set.csv"))
+
+
+@pytest.mark.parametrize("name", ["images/b.png", "masks/b.png"])
+def test_masks_lead_nowhere_else(tmp_path, name):
+    place = tmp_path / "set"
+    for i, one in enumerate("ab"):
+        photo(place / f"images/{one}.png", i)
+        photo(place / f"masks/{one}.png", i)
+    (place / "classes.json").write_text('{"classes": ["x", "y"]}')
+    (place / name).unlink()
+    (place / name).symlink_to(photo(tmp_path / "secret.png", 5))
+    with pytest.raises(ValueError, match="lies outside of the data folder"):
+        masks.find(str(place), Data())
+
+
+def test_shards_lead_nowhere_else(tmp_path):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "train-0.tar").write_bytes(b"")
+    (tmp_path / "set/train-0.tar").symlink_to(tmp_path / "train-0.tar")
+    with pytest.raises(ValueError, match="lies outside of the data folder"):
+        datasets.find(str(tmp_path / "set"), Data())
+
+
 def test_inside(tmp_path):
     inside = Inside(tmp_path / "a")
     assert inside(tmp_path / "a/b/c.png")

@@ -1,4 +1,5 @@
 import io
+import json
 import pickle
 import sys
 
@@ -9,6 +10,7 @@ from PIL import Image
 from saccade.data import table
 from saccade.data.datasets import Unreadable, find
 from saccade.recipes.recipe import Data
+from tools.campaign.guard import guarded
 
 
 def test_the_package_to_install(tmp_path, monkeypatch):
@@ -54,6 +56,37 @@ def test_a_dataset_with_splits(rows, tmp_path):
         assert image.getpixel((0, 0)) == (i, 2 * i, 3 * i)
     assert [found.val.read(i)[1] for i in range(2)] == [2, 1]
     assert found.val.name(1) == "set test row 2"
+
+
+def test_a_strangers_dataset_names_no_other_files(rows, tmp_path):
+    place = tmp_path / "set"
+    rows([0, 1] * 4).save_to_disk(str(place))
+    rows([1, 1]).save_to_disk(str(tmp_path / "secret"))
+    state = json.loads((place / "state.json").read_text())
+    own = state["_data_files"][0]["filename"]
+    for name in (f"../secret/{own}", f"{tmp_path}/secret/{own}", "http://127.0.0.1:9/x.arrow"):
+        state["_data_files"] = [{"filename": name}]
+        (place / "state.json").write_text(json.dumps(state))
+        with guarded(), pytest.raises(ValueError, match=r"outside of the data|cannot be read"):
+            find(str(place), Data())
+    (place / "state.json").unlink()
+    (place / "dataset_dict.json").write_text('{"splits": ["../secret"]}')
+    with pytest.raises(ValueError, match="outside of the data folder"):
+        find(str(place), Data())
+
+
+def test_only_the_pictures_column_is_read(rows, tmp_path):
+    table = rows([0, 1] * 4)
+    more = [{"bytes": None, "path": "http://127.0.0.1:9/x.png"}] * 8
+    d = rows.datasets
+    kind = {"bytes": d.Value("binary"), "path": d.Value("string")}
+    table.add_column("more", more, feature=kind).save_to_disk(str(tmp_path / "set"))
+    info = json.loads((tmp_path / "set/dataset_info.json").read_text())
+    info["features"]["more"] = {"_type": "Image"}
+    (tmp_path / "set/dataset_info.json").write_text(json.dumps(info))
+    with guarded():
+        images = find(str(tmp_path / "set"), Data(holdout=0.3)).train
+        assert images.read(0)[0].size == (5, 4)
 
 
 def test_one_table_with_labels_of_text(rows, tmp_path):

@@ -64,6 +64,8 @@ def _lists(place: Path) -> dict[str, list[str]]:
 
 
 def _read(place: Path, path: Path, source: Source, inside: Inside) -> Labelled | None:
+    if not inside(path):
+        raise inside.refuse(str(path), "convert")
     try:
         root = ET.parse(path).getroot()
     except (ET.ParseError, ValueError, LookupError) as error:  # also of encodings

@@ -37,8 +37,9 @@ def read(place: Path, names: list[str] | None) -> Source:
                 source.note(NO_FILES, other)
             paths = sorted(map(Path, picture_names))
             for path in paths:
-                if not inside(images / path):
-                    raise inside.refuse(str(images / path), "convert")
+                for file in (images / path, labels / path.with_suffix(".txt")):
+                    if not inside(file):
+                        raise inside.refuse(str(file), "convert")
                 row = _read(images / path, path, labels, points, source)
                 if row is not None:
                     rows.append(row)

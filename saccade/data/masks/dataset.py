@@ -213,12 +213,11 @@ def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str
             if names:
                 findings.setdefault(kind, []).extend(names)
         both = [key for key in photos if key in drawn]
-        return Masks(
-            place,
-            [str(photos[key].relative_to(place)) for key in both],
-            [str(drawn[key].relative_to(place)) for key in both],
-            legend,
+        pictures, maps = (
+            [str(files[key].relative_to(place)) for key in both] for files in (photos, drawn)
         )
+        folder.Inside(place).check([*pictures, *maps], repr(str(place)))
+        return Masks(place, pictures, maps, legend)
     return None
 
 
