@@ -1,10 +1,10 @@
 """`serve`: a local page that shows what models say and where they look."""
 
-import contextlib
 import errno
 import ipaddress
 import os
 import socket
+import sys
 from typing import Annotated
 
 from saccade.cli.command import Count, Value
@@ -37,15 +37,21 @@ def serve(
         upload: megabytes that a picture may have
         name: a further name by which browsers reach the page, if a reverse proxy is in front
     """
-    from saccade import serve as served
-    from saccade import weights
-    from saccade.cli.learn import newest
-
     if not 1 <= upload <= 100:
         raise ValueError(f"serve: a picture may have 1 to 100 MB, got {upload}")
     if not 0 <= port <= 65535:
         raise ValueError(f"serve: ports are 0 to 65535, got {port}; try --port 8000")
-    names = list(dict.fromkeys([*models, *model]))
+    try:
+        _serve(list(dict.fromkeys([*models, *model])), host, port, upload * 1_000_000, name)
+    except KeyboardInterrupt:
+        _leave()
+
+
+def _serve(names: list[str], host: str, port: int, upload: int, name: str) -> None:
+    from saccade import serve as served
+    from saccade import weights
+    from saccade.cli.learn import newest
+
     if not names:
         try:
             names = [str(newest("predict"))]
@@ -57,7 +63,7 @@ def serve(
         titles = served.titles(names)
         loaded = [served.loaded(name, title) for name, title in zip(names, titles, strict=True)]
         others = [name for name in weights.NAMES if name not in titles]
-        application = served.app([*loaded, *others], upload * 1_000_000, address, name)
+        application = served.app([*loaded, *others], upload, address, name)
         from saccade.serve import limits
 
         say(f"open http://{_spoken(address)}:{port} (Ctrl-C ends it)")
@@ -66,9 +72,15 @@ def serve(
                 "anybody who reaches this machine can use it; there is no password: "
                 "put a reverse proxy in front (docs/page.md)"
             )
-        config = limits.config(application, address, port, upload * 1_000_000)
-        with contextlib.suppress(KeyboardInterrupt):
-            limits.Server(config).run(sockets=[listener])
+        config = limits.config(application, address, port, upload)
+        limits.Server(config).run(sockets=[listener])
+
+
+def _leave() -> None:
+    """End at once: python would take seconds to take apart all that is imported."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _listener(host: str, port: int) -> socket.socket:

@@ -26,7 +26,7 @@ HANDLES = 64  # files that the rest of the process may need
 HEAD = 10.0  # seconds
 BODY = 30.0
 READ = 30.0
-SHUTDOWN = 3  # seconds for answers on their way
+SHUTDOWN = 2  # seconds for answers on their way
 QUIET = 10.0  # seconds in which the same line is logged once
 
 

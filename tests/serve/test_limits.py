@@ -156,7 +156,8 @@ def test_a_jpeg_of_very_many_scans_is_refused():
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
-def test_it_ends_within_five_seconds(tmp_path):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_within_five_seconds(tmp_path, sent):
     """A process of its own, with unfinished requests of every kind."""
     run = subprocess.Popen(
         [sys.executable, "-m", "saccade", "serve", "linglo_nano", "--port", "0"],
@@ -170,9 +171,9 @@ def test_it_ends_within_five_seconds(tmp_path):
         unfinished = [connect(port, content) for content in contents * 5]
         assert b"200 OK" in get(port)
         start = time.monotonic()
-        run.send_signal(signal.SIGTERM)
+        run.send_signal(sent)
         run.wait(30)
-        assert time.monotonic() - start < 5
+        assert time.monotonic() - start < 3, "five on a busy machine"
         assert (tmp_path / "log").read_text() == ""
         for connection in unfinished:
             connection.close()
