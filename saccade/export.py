@@ -15,10 +15,12 @@ process wrote, and others only where the caller trusts them.
 
 import copy
 import hashlib
+import io
 import json
 import logging
 import math
 import os
+import re
 import warnings
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -30,6 +32,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from saccade import files
 from saccade.ops import native
 from saccade.ops.operator import use_backend
 
@@ -134,10 +137,11 @@ def program(raw: Raw, kernels: bool = False) -> torch.export.ExportedProgram:
 
 def to_torch(raw: Raw, path: str | Path, about: dict[str, Any], kernels: bool = False) -> Path:
     """torch.export's own file; `torch.export.load(path).module()(image)`."""
+    stream = io.BytesIO()  # torch's own writer ends the process where the disk is full
+    extra = {"saccade.json": _metadata(raw, about)}
+    torch.export.save(program(raw, kernels), stream, extra_files=extra)
     with partial(path) as part:
-        torch.export.save(
-            program(raw, kernels), part, extra_files={"saccade.json": _metadata(raw, about)}
-        )
+        part.write_bytes(stream.getbuffer())
         _written.add(_sha256(part))
     return Path(path)
 
@@ -384,8 +388,9 @@ def partial(path: str | Path) -> Generator[Path]:
     """
     part = Path(path).with_name(f"part-{os.getpid()}-{Path(path).name}")
     try:
-        yield part
-        part.replace(path)
+        with files.writing(part.with_name(re.sub(r"^(part-\d+-)+", "", Path(path).name))):
+            yield part
+            part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 

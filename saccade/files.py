@@ -18,6 +18,8 @@ from typing import IO, Any
 MAKE_ROOM = "make room, then try again"
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # not on every system
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | NO_LINKS
+NO_ROOM = "No space left on device"
+BLOCK = 4096  # bytes that the smallest file takes
 WHOLE = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM}  # file systems without fsync
 
 
@@ -96,6 +98,48 @@ def remove(path: Path) -> None:
 def inside(path: Path, folder: Path) -> bool:
     """Whether a path, with all links followed, lies in a folder."""
     return path.resolve().is_relative_to(folder.resolve())
+
+
+@contextlib.contextmanager
+def writing(path: str | Path, cure: str = MAKE_ROOM) -> Generator[None]:
+    """Around others' functions that write a file: where there is no room, say so as here.
+
+    Args:
+        path: what they write; some raise errors of their own, which say nothing of it
+        cure: what to do where it cannot be written
+    """
+    path = Path(path)
+    try:
+        yield
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else None
+        if number is None and (NO_ROOM in str(error) or _is_full(path)):
+            number = errno.ENOSPC
+        if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not _is_told(error):
+            raise unwritten(path, OSError(number, ""), cure) from error
+        raise
+
+
+def full_disk(error: OSError) -> OSError:
+    """The sentence about an error that says only that some disk is full; others as they are."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or _is_told(error):
+        return error
+    name = error.filename2 or error.filename
+    if name:
+        return unwritten(Path(os.fsdecode(name)), error, MAKE_ROOM)
+    return OSError(f"the disk that the output goes to is full; {MAKE_ROOM}")
+
+
+def _is_told(error: BaseException) -> bool:
+    return isinstance(error, OSError) and len(error.args) == 1
+
+
+def _is_full(path: Path) -> bool:
+    """Whether the disk of a path has no room at all."""
+    try:
+        return shutil.disk_usage(path.parent).free < BLOCK
+    except OSError:
+        return False
 
 
 def unwritten(path: Path, error: OSError, cure: str) -> OSError:

@@ -16,6 +16,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 
+from saccade.files import writing
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.qna import LearnedQueryAttention
 from saccade.layers.sasa import StandAloneAttention
@@ -300,9 +301,12 @@ def picture(
             film.paste(frame, (0, i * high))
         film = film.quantize(256, dither=Image.Dither.NONE)  # one palette, so that nothing flickers
         laid = [film.crop((0, i * high, wide, (i + 1) * high)) for i in range(len(frames))]
-        laid[0].save(path, save_all=True, append_images=laid[1:], duration=FRAME, loop=0)
+        with writing(path):
+            laid[0].save(path, save_all=True, append_images=laid[1:], duration=FRAME, loop=0)
     else:
-        _sheet(image, maps, title, names, **how).save(path)
+        sheet = _sheet(image, maps, title, names, **how)
+        with writing(path):
+            sheet.save(path)
     return Path(path)
 
 

@@ -1,11 +1,15 @@
 """A file is the old one or the new one, and what cannot be written is told with its disk."""
 
+import contextlib
 import errno
 import os
+import shutil
+import sys
 
 import pytest
 
 from saccade import files
+from saccade.cli import main
 
 
 def test_a_file_is_replaced_and_leaves_nothing_beside_it(tmp_path):
@@ -52,6 +56,33 @@ def test_what_cannot_be_written_names_file_disk_and_cure(number, said, tmp_path,
     assert told.value.errno == number
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_others_errors_about_a_full_disk_get_the_same_sentence(tmp_path, monkeypatch):
+    path = tmp_path / "x.pt2"
+    full = r"could not write '.*x.pt2': the disk at '/.*' is full; make room, then try again"
+    for error in (OSError(errno.ENOSPC, "x"), RuntimeError(f"I/O error: {files.NO_ROOM}")):
+        with pytest.raises(OSError, match=full), files.writing(path):
+            raise error
+    with pytest.raises(RuntimeError, match="PytorchStreamWriter"), files.writing(path):
+        raise RuntimeError("PytorchStreamWriter failed")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    with pytest.raises(OSError, match=full), files.writing(path):
+        raise RuntimeError("PytorchStreamWriter failed")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_an_output_on_a_full_disk(monkeypatch, capfd):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(SystemExit):
+            main(["--version"])
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
+    said = " ".join(capfd.readouterr().err.split())
+    assert said == "saccade: the disk that the output goes to is full; make room, then try again"
 
 
 def test_no_link_is_written_through(tmp_path):

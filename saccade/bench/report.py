@@ -13,6 +13,7 @@ from rich.table import Table
 from saccade.bench.deployment import Deployment
 from saccade.bench.machine import stamp
 from saccade.bench.run import Comparison, Row
+from saccade.files import writing
 
 COLOUR, BASE = "#0072B2", "#D55E00"
 COLOURS = [BASE, COLOUR, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999"]
@@ -164,7 +165,8 @@ def draw(run: Comparison, path: str | Path, title: str) -> None:
     axes[1].set(title="peak memory, MB")
     axes[0].invert_yaxis()
     figure.suptitle(f"{title}\n(x: over {run.against})", fontsize=11)
-    figure.savefig(path, dpi=150)
+    with writing(path):
+        figure.savefig(path, dpi=150)
     plt.close(figure)
 
 
@@ -205,7 +207,8 @@ def draw_over(
         part.spines[["top", "right"]].set_visible(False)
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False)
     figure.suptitle(title, fontsize=11)
-    figure.savefig(path, dpi=150)
+    with writing(path):
+        figure.savefig(path, dpi=150)
     plt.close(figure)
 
 

@@ -15,6 +15,7 @@ import sys
 
 from saccade.cli.command import UsageError, parse
 from saccade.cli.commands import COMMANDS
+from saccade.files import full_disk
 
 __all__ = ["COMMANDS", "main"]
 
@@ -32,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except REFUSED as error:
-        _refuse(str(error), 1)
+        _refuse(str(full_disk(error) if isinstance(error, OSError) else error), 1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -98,11 +98,13 @@ def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:
 def _draw(searched: Any, target: Path, classes: list[str]) -> str:
     """Draw one picture's boxes onto a copy; what was drawn, in a sentence."""
     from saccade.data.picture import rgb
+    from saccade.files import writing
     from saccade.infer.draw import drawn
 
-    target.parent.mkdir(parents=True, exist_ok=True)
     photo = rgb(searched.path, str(searched.path))
-    drawn(photo, searched.boxes, classes).save(target)
+    with writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        drawn(photo, searched.boxes, classes).save(target)
     counts = Counter(classes[i] for i in searched.boxes.labels.tolist()).most_common()
     boxes = ", ".join(f"{count} {name}" for name, count in counts)
     return f"{searched.path}: {boxes or 'nothing'} -> {target}"

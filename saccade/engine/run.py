@@ -153,6 +153,8 @@ class Run:
     def cure(self) -> str:
         """What to do where a file cannot be written."""
         begun = (self.folder / "checkpoints").is_dir()
+        if not begun and not (self.folder / "recipe.json").is_file():
+            return files.MAKE_ROOM  # there is nothing to resume
         last = "the last checkpoint is whole: " if begun else ""
         return f"{last}make room, then 'saccade resume {self.folder}'"
 

@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw, ImageFont
 from saccade.data.picture import rgb
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
+from saccade.files import writing
 from saccade.infer.batches import Answer, in_background, predictions
 from saccade.infer.files import free, paths_of
 from saccade.infer.palette import palette
@@ -110,8 +111,10 @@ def _written(
     shares = {task.classes[i]: float(counts[i] / labels.size) for i in order}
     overlaid, mask = (out.with_name(f"{out.name}_{kind}.png") for kind in ("overlay", "mask"))
     result = Segmented(overlaid, mask, shares, (size[0], size[1]))
-    overlay(photo, labels, list(task.classes)).save(result.overlay)
-    ids(labels, task.ids).save(result.mask)
+    with writing(result.overlay):
+        overlay(photo, labels, list(task.classes)).save(result.overlay)
+    with writing(result.mask):
+        ids(labels, task.ids).save(result.mask)
     return result
 
 

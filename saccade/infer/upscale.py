@@ -18,6 +18,7 @@ from torchvision.transforms.v2 import functional as F
 from saccade.data.picture import Unreadable, rgb
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
+from saccade.files import writing
 from saccade.infer.files import free, paths_of
 
 MARGIN = 16  # pixels of a window that only its neighbours' pixels need
@@ -99,7 +100,8 @@ def _save(picture: Image.Image, target: Path) -> None:
     """A whole file or none."""
     part = target.with_name(f".{target.name}.part")
     try:
-        picture.save(part, "PNG")
-        part.replace(target)
+        with writing(target):
+            picture.save(part, "PNG")
+            part.replace(target)
     finally:
         part.unlink(missing_ok=True)

@@ -50,7 +50,8 @@ def write(
         if notes.get("classes"):
             config["label_names"] = list(notes["classes"])
         own = {key: value for key, value in about.items() if key not in ELSEWHERE}
-        save_for_hf(model, str(folder), config, own, safe_serialization=True)
+        with files.writing(folder / "model.safetensors"):
+            save_for_hf(model, str(folder), config, own, safe_serialization=True)
     save(model, folder / "model.safetensors", **notes)
     files.write(folder / "README.md", text)
     return folder

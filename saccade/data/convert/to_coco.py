@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from saccade import files
 from saccade.data.convert import voc, yolo
 from saccade.data.convert.layout import formats_of
 from saccade.data.convert.source import Labelled, Source
@@ -134,20 +135,22 @@ def _write(
             )  # fmt: skip
         _link(row.path, out / "images" / split / name)
     path = out / "annotations" / f"instances_{split}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     categories = [{"id": c, "name": name} for c, name in enumerate(classes, 1)]
     content = {"images": images, "annotations": annotations, "categories": categories}
-    path.write_text(json.dumps(content), encoding="utf-8")
+    with files.writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content), encoding="utf-8")
     return Split(len(images), len(annotations), sum(not row.boxes for row in rows))
 
 
 def _link(source: Path, target: Path) -> None:
     """A hard link to the same file; a copy if the disk has no hard links."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     real = source.resolve()
     if target.exists():  # to write there might write into a picture that it is a link to
         raise FileExistsError(f"convert: {str(target)!r} is there already; give another folder")
-    try:
-        os.link(real, target)
-    except OSError:
-        shutil.copyfile(real, target)
+    with files.writing(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(real, target)
+        except OSError:
+            shutil.copyfile(real, target)
