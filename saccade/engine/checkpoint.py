@@ -200,8 +200,15 @@ class Checkpoints:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def load(self, which: str = "last") -> tuple[dict[str, Any] | Path, list[str]]:
-        """The last (or best) whole state, or its folder, and a sentence for each torn one."""
+    def load(
+        self, which: str = "last", whole: str | None = None
+    ) -> tuple[dict[str, Any] | Path, list[str]]:
+        """The last (or best) whole state, or its folder, and a sentence for each torn one.
+
+        Args:
+            which: "last" or "best"
+            whole: a file whose checksum was compared since the run was locked
+        """
         self._check_links()
         index, torn = self._indexed()
         entries = index["entries"]
@@ -210,7 +217,7 @@ class Checkpoints:
         faults = []
         for entry in reversed(entries):
             try:
-                state = self.read(entry)
+                state = self.read(entry, checked=entry["file"] == whole)
             except BROKEN as error:
                 faults.append(f"{entry['file']} {_reason(error)}")
                 continue
@@ -224,16 +231,25 @@ class Checkpoints:
             f"no checkpoint in {str(self.folder)!r}; give the folder of a run that was started"
         )
 
-    def read(self, entry: dict[str, Any]) -> dict[str, Any] | Path:
-        """The state of an entry of the index, or its folder; raises one of `BROKEN`."""
+    def read(self, entry: dict[str, Any], checked: bool = False) -> dict[str, Any] | Path:
+        """The state of an entry of the index, or its folder; raises one of `BROKEN`.
+
+        `checked` is for one of which `fault` has found nothing.
+        """
         path = self.folder / entry["file"]
-        self._check(entry)
+        if not checked:
+            self._check(entry)
         if path.is_dir():
             return path
         state = pickled.load(path) if path.suffix == ".pt" else archive.read(path)
         if not isinstance(state, dict) or state.get("step") != entry["step"]:
             raise DamagedFileError("is the checkpoint of another step")
         return state
+
+    def last_whole(self) -> dict[str, Any] | None:
+        """The index's line for the last one that nothing is wrong with."""
+        entries = reversed(self.index["entries"])
+        return next((entry for entry in entries if self.fault(entry) is None), None)
 
     def about(self, entry: dict[str, Any]) -> dict[str, Any]:
         """What was kept beside a state; empty for one of an earlier format."""

@@ -166,8 +166,13 @@ def _as_begun(recipe: Recipe, began: dict[str, Any] | None) -> Recipe:
     """
     name, options = recipe.model.name, recipe.model.options
     values = unstated(name) if began is None else began
-    other = {key: value for key, value in values.items() if stated(name).get(key) != value}
+    now = json.loads(json.dumps(stated(name)))  # lists, as a run's file has them
+    other = {key: value for key, value in values.items() if now.get(key) != _listed(value)}
     return change(recipe, model__options={**other, **options}) if other else recipe
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def environment() -> dict[str, Any]:

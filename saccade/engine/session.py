@@ -113,7 +113,7 @@ def resume(
     if not (Path(folder) / "checkpoints").is_dir():
         Run.open(folder)  # refused before anything is written
     with distributed.process_group(device) as group, _locked(folder, group):
-        run, about, sentences = distributed.first_does(lambda: _last(folder), group)
+        run, about, whole, sentences = distributed.first_does(lambda: _last(folder), group)
         if data is not None:
             run = dataclasses.replace(run, data=_absolute(data))
         splits = images_of(run)
@@ -129,23 +129,23 @@ def resume(
             return now, [*edits, *changes.check_images(run, splits, about, now, force)]
 
         known, more = distributed.first_does(compare, group)
-        _fit(run, splits, group, watch, report, known, [*sentences, *more], trust)
+        _fit(run, splits, group, watch, report, known, [*sentences, *more], whole, trust)
     return run
 
 
-def _last(folder: str | Path) -> tuple[Run, dict[str, Any], list[str]]:
-    """A run, what its last whole checkpoint says about it, and sentences about what is torn."""
+def _last(folder: str | Path) -> tuple[Run, dict[str, Any], str | None, list[str]]:
+    """A run, what its last whole checkpoint says about it, its file, and what is torn."""
     checkpoints = Checkpoints(folder)
-    entries = (e for e in reversed(checkpoints.index["entries"]) if checkpoints.fault(e) is None)
-    last = next(entries, None)
+    last = checkpoints.last_whole()
     about = checkpoints.about(last) if last is not None else {}
+    whole = last["file"] if last is not None else None
     try:
-        return Run.open(folder), about, []
+        return Run.open(folder), about, whole, []
     except (ValueError, FileNotFoundError) as error:
         if last is None or "recipe" not in about:
             raise
         sentence = f"the recipe is taken from the checkpoint {last['file']}: {error}"
-        return Run.from_plain(Path(folder), about), about, [sentence]
+        return Run.from_plain(Path(folder), about), about, whole, [sentence]
 
 
 @contextmanager
@@ -184,11 +184,13 @@ def _fit(
     report: Report | None,
     known: dict[str, Any],
     sentences: Sequence[str] | None = None,
+    whole: str | None = None,
     trust: bool = False,
 ) -> None:
     """Train to the end.
 
-    `sentences` are those about a run that goes on, None for a new one; `trust` is `resume`'s.
+    `sentences` are those about a run that goes on, None for a new one; `whole` is the file of its
+    last whole checkpoint, and `trust` is `resume`'s.
     """
     definition, resumed = tasks.of(run.recipe), sentences is not None
     if run.recipe.loop.baseline and definition.baseline is None:
@@ -205,8 +207,8 @@ def _fit(
         if resumed and not trust:
             outside.check(recipe, run.folder)
         task = make.task(recipe, run.classes, splits.notes)
-        if has_checkpoint:
-            fit_norms(task, weight_names(Checkpoints(run.folder)))
+        if has_checkpoint and whole is not None:
+            fit_norms(task, weight_names(run.folder / "checkpoints" / whole))
         make.try_sizes(task, recipe)
         task.metric()  # fails now, not after an epoch, if a package is missing
         short = changes.shortened(known)
@@ -214,7 +216,7 @@ def _fit(
         try:
             _prepare(definition, training, splits, watcher)
             if has_checkpoint:
-                training.restore()
+                training.restore(whole)
                 watcher.say(f"going on at step {training.step} of {training.steps}")
                 for sentence in _changed_machine(run):
                     watcher.say(sentence)

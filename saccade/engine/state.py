@@ -11,11 +11,12 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 
-from saccade.engine import distributed, former, shards
+from saccade.engine import archive, distributed, former, shards
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.optim import Average
 from saccade.engine.run import Run
+from saccade.models import pickled
 from saccade.models.saved import save
 from saccade.tasks.task import Task
 
@@ -83,9 +84,17 @@ class TrainingState:
             tensors["average"] = self.average.state_dict()
         return tensors
 
-    def load(self, checkpoints: Checkpoints, group: Group) -> tuple[dict[str, Any], list[str]]:
-        """Fill in the last whole checkpoint; gives the rest of its state, and what was torn."""
-        checkpoint, torn = _chosen(checkpoints, group)
+    def load(
+        self, checkpoints: Checkpoints, group: Group, whole: str | None = None
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Fill in the last whole checkpoint; gives the rest of its state, and what was torn.
+
+        Args:
+            checkpoints: those of the run
+            group: the processes
+            whole: a file whose checksum the first process has compared already
+        """
+        checkpoint, torn = _chosen(checkpoints, group, whole)
         if isinstance(checkpoint, Path):
             return self._load_split(checkpoint), torn
         if self.split and group.world > 1:
@@ -143,12 +152,14 @@ class TrainingState:
         distributed.barrier(group)
 
 
-def _chosen(checkpoints: Checkpoints, group: Group) -> tuple[dict[str, Any] | Path, list[str]]:
+def _chosen(
+    checkpoints: Checkpoints, group: Group, whole: str | None
+) -> tuple[dict[str, Any] | Path, list[str]]:
     """The last whole checkpoint, which the first process chooses for all."""
     own: list[dict[str, Any]] = []
 
     def choose() -> tuple[int | Path, list[str]]:
-        checkpoint, torn = checkpoints.load()
+        checkpoint, torn = checkpoints.load(whole=whole)
         if isinstance(checkpoint, Path):
             return checkpoint, torn
         own.append(checkpoint)
@@ -163,13 +174,14 @@ def _chosen(checkpoints: Checkpoints, group: Group) -> tuple[dict[str, Any] | Pa
     return checkpoints.read(next(e for e in entries if e["step"] == step)), torn
 
 
-def weight_names(checkpoints: Checkpoints) -> set[str]:
-    """What the last whole checkpoint has of the task's parameters and buffers."""
-    checkpoint, _ = checkpoints.load()
-    if not isinstance(checkpoint, Path):
-        return set(checkpoint["model"])
-    kind = former if former.is_former(checkpoint) else shards
-    return {str(path[1]) for path in kind.leaves(checkpoint) if path[0] == "model"}
+def weight_names(path: Path) -> set[str]:
+    """What a whole checkpoint has of the task's parameters and buffers; tensors are not read."""
+    if path.suffix == archive.SUFFIX:
+        return set(archive.read(path, tensor=lambda _, name: name)["model"])
+    if not path.is_dir():
+        return set(pickled.load(path)["model"])
+    kind = former if former.is_former(path) else shards
+    return {str(leaf[1]) for leaf in kind.leaves(path) if leaf[0] == "model"}
 
 
 def _fits(task: Task, tensors: dict[str, torch.Tensor]) -> None:

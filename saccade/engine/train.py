@@ -260,9 +260,9 @@ class Training:
             self.run.sync()  # what was reported before this step
         self.weights.save(self.checkpoints, state, self.step, score, self.group, self.about)
 
-    def restore(self) -> None:
-        """Load the last whole checkpoint."""
-        state, torn = self.weights.load(self.checkpoints, self.group)
+    def restore(self, whole: str | None = None) -> None:
+        """Load the last whole checkpoint; `whole` is a file that is known to be so."""
+        state, torn = self.weights.load(self.checkpoints, self.group, whole)
         for sentence in torn:
             self.watcher.say(sentence)
         try:

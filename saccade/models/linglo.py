@@ -131,6 +131,8 @@ VARIANTS = {
     ),
 }  # fmt: skip
 
+# Arguments that a file states of a variant, as they were before files stated them.
+STATED_BY = {name: {"depths": (2, 3, 3, 2)} for name in ("linglo_b0_chhh", "linglo_b0_cchh")}
 LEAVES = (KeyOnlyAttention, DotProductAttention, AbsolutePosition, RPCPE, FeedForward)
 FIRST = "stages.0.down.0.conv"
 TIMM_CONFIGS = {

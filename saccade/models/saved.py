@@ -5,6 +5,7 @@ for a detector, its kind and the arguments of that kind's `build`.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,7 @@ KINDS = {
 }
 PROGRAMS = frozenset({".pt2", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy", ".onnx"})
 """Endings of files that are exported, or that a pickle is in."""
+BLOCK = re.compile(r"\bstages\.(\d{1,3})\.blocks\.(\d{1,4})\.")
 BUILDERS: dict[str, Callable[..., nn.Module]] = {}
 """The same of networks that are defined elsewhere."""
 
@@ -181,12 +183,19 @@ def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return model, notes
 
 
-def _former(about: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """Arguments that a variant had when the file was written, where they are others by now."""
-    two = not any("stages.0.blocks.2." in name for name in tensors)
-    if about.get("name") in ("linglo_b0_chhh", "linglo_b0_cchh") and two:
-        return {"depths": (2, 3, 3, 2)}
-    return {}
+def _unstated(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What a file's variant was built with where its header does not say it.
+
+    How many blocks its stages have, the names of its tensors say.
+    """
+    known = unstated(name)
+    if "depths" in known:
+        blocks = [BLOCK.search(tensor) for tensor in tensors]
+        counts: dict[int, int] = {}
+        for stage, block in (map(int, match.groups()) for match in blocks if match):
+            counts[stage] = max(counts.get(stage, 0), block + 1)
+        known["depths"] = tuple(counts[stage] for stage in sorted(counts)) or known["depths"]
+    return known
 
 
 def _built(
@@ -199,7 +208,7 @@ def _built(
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
     name = about.get("name")
-    known = {**unstated(name), **_former(about, tensors)} if isinstance(name, str) else {}
+    known = _unstated(name, tensors) if isinstance(name, str) else {}
     about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     if kind is None:

@@ -271,7 +271,8 @@ def stated(name: str) -> dict[str, Any]:
 def unstated(name: str) -> dict[str, Any]:
     """The same arguments as they were for files that do not state them yet."""
     family = FAMILIES[family_of(name)] if name in VARIANTS else None
-    return dict(getattr(family, "STATED", {}))
+    own = getattr(family, "STATED_BY", {}).get(name, {})
+    return {**getattr(family, "STATED", {}), **own}
 
 
 # -- registration with timm -----------------------------------------------------------------

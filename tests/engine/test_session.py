@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import nn
 
-from saccade.engine import session
+from saccade.engine import archive, session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run
 from saccade.engine.train import Stopped
@@ -252,3 +252,20 @@ def test_a_stopped_run_leaves_no_process_behind(data, tmp_path):
     with pytest.raises(Stopped) as kept:  # whose traceback holds all that lived
         fit(change(PLAIN, data__workers=1), data, tmp_path / "run", ask)
     assert {p.pid for p in multiprocessing.active_children()} <= before, kept
+
+
+def test_a_resumed_run_compares_its_checksum_once(data, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    stopped(change(PLAIN, loop__save_every=1, schedule__epochs=1), data, out)
+    compared, read = [], []
+    digest, tree = archive.digest, archive.read
+    monkeypatch.setattr(archive, "digest", lambda path: compared.append(path) or digest(path))
+
+    def reading(path, tensor=None):
+        read.append(tensor is None)
+        return tree(path, tensor)
+
+    monkeypatch.setattr(archive, "read", reading)
+    session.resume(out, device="cpu")
+    assert len(compared) == 1
+    assert read == [False, True], "names, then tensors"

@@ -209,12 +209,19 @@ def test_weights_in_the_box_keep_the_border_they_were_trained_with():
     assert border(saccade.load("sasa_nano")) == "zero"
 
 
-def test_an_ablation_as_it_was_built_before_still_loads(tmp_path):
-    """linglo_b0_chhh had two blocks in its first stage; files of it say so by their tensors."""
-    model = saccade.build("linglo_b0_chhh", depths=(2, 3, 3, 2), num_classes=3).eval()
+@pytest.mark.parametrize("name", ["linglo_b0_chhh", "linglo_b0_cchh"])
+@pytest.mark.parametrize("depths", [(2, 3, 3, 2), (3, 3, 3, 2), (1, 1, 2, 1)])
+def test_an_ablation_as_it_was_built_before_still_loads(tmp_path, name, depths):
+    """Two blocks were in its first stage once; a file says it in its header, or by its tensors."""
+    model = saccade.build(name, depths=depths, num_classes=3).eval()
+    assert tuple(describe(model)["depths"]) == depths
+    assert tuple(describe(saccade.build(name))["depths"]) == (3, 3, 3, 2)
+    stated = saccade.save(model, tmp_path / "new.safetensors")
     path = tmp_path / "old.safetensors"
-    header = {"model": {"name": "linglo_b0_chhh", "num_classes": 3}, "notes": {}}
+    header = {"model": {"name": name, "num_classes": 3}, "notes": {}}
     save_file(model.state_dict(), path, {"saccade": json.dumps(header)})
     image = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        torch.testing.assert_close(saccade.load(path)(image), model(image))
+        wanted = model(image)
+        for file in (stated, path):
+            torch.testing.assert_close(saccade.load(file)(image), wanted)
