@@ -29,6 +29,14 @@ WAYS(Summary, summary)
 WAYS(Linear, linear)
 WAYS(Feed, feed)
 WAYS(Block, block)
+int saccade_layer_norm_forward(const LayerNorm*, size_t);
+int saccade_key_only_forward(const KeyOnly*, size_t);
+#define LAID_OUT(Call, name)                             \
+  int64_t saccade_##name##_packed(const Call*, size_t);  \
+  void saccade_##name##_pack(const Call*, void*);
+LAID_OUT(Linear, linear)
+LAID_OUT(Feed, feed)
+LAID_OUT(KeyOnly, key_only)
 }
 
 namespace {
@@ -753,13 +761,176 @@ void block() {
   if (position) compare("drow", drow, drows, 5e-4), compare("dcol", dcol, dcols, 5e-4);
 }
 
+// -- for inference -----------------------------------------------------------------------------------
+
+// Matrices as a call wants them, in memory of just that size.
+template <class Call>
+Numbers laid_out(const Call& c, int64_t (*size)(const Call*, size_t), void (*pack)(const Call*, void*)) {
+  Numbers room(FLOAT32, size_t(size(&c, sizeof(Call)) / 4));
+  pack(&c, room.data());
+  room.check_ends("packed");
+  return room;
+}
+
+// LayerNorm of the pixels of x.
+struct Normed {
+  Numbers scale, offset, eps = Numbers(FLOAT32, 1);
+  std::vector<double> n;
+  Normed(const Numbers& x, int C) : scale(dense(C, 1)), offset(dense(C, 1)), n(x.n) {
+    eps.put(0, 1e-5);
+    for (size_t m = 0; m < x.n / C; m++) {
+      double mean = 0, spread = 0;
+      for (int k = 0; k < C; k++) mean += x.get(m * C + k) / C;
+      for (int k = 0; k < C; k++) spread += std::pow(x.get(m * C + k) - mean, 2) / C;
+      for (int k = 0; k < C; k++)
+        n[m * C + k] = (x.get(m * C + k) - mean) / std::sqrt(spread + eps.get(0)) * scale.get(k) +
+                       offset.get(k);
+    }
+  }
+};
+
+// y(m, n) += over k the sum of x(m, k) w(n, k)
+void add_product(const std::vector<double>& x, const Numbers& w, int K, int N, std::vector<double>& y) {
+  for (size_t m = 0; m < x.size() / K; m++)
+    for (int n = 0; n < N; n++)
+      for (int k = 0; k < K; k++) y[m * N + n] += x[m * K + k] * w.get(size_t(n) * K + k);
+}
+void add_bias(const Numbers& b, int N, std::vector<double>& y) {
+  for (size_t i = 0; i < y.size(); i++) y[i] += b.get(i % N);
+}
+
+void layer_norm() {
+  LayerNorm c{};
+  c.threads = any_threads(), c.rows = chance(0.1) ? whole(500, 1100) : whole(1, 60);
+  c.C = chance(0.1) ? whole(100, 600) : whole(1, 70);
+  say("layer_norm", {{"threads", c.threads}, {"rows", c.rows}, {"C", c.C}});
+  Numbers x = dense(size_t(c.rows) * c.C, 2), y(FLOAT32, x.n);
+  const Normed norm(x, c.C);
+  c.x = x.floats(), c.scale = norm.scale.floats(), c.offset = norm.offset.floats();
+  c.eps = norm.eps.floats(), c.y = y.floats();
+  if (done(saccade_layer_norm_forward, c)) compare("y", y, norm.n, 5e-4);
+}
+
+void product() {
+  Linear c{};
+  c.threads = any_threads(), c.batches = 1, c.rows = chance(0.3) ? whole(90, 310) : whole(1, 60);
+  c.inputs = chance(0.2) ? whole(180, 530) : whole(1, 90), c.outputs = whole(1, 130);
+  while (c.rows > 1 && double(c.rows) * c.inputs * c.outputs > 6e5) c.rows = (c.rows + 1) / 2;
+  const bool skips = whole(0, 1), biased = whole(0, 1);
+  c.relu = whole(0, 1), c.w_output = c.inputs, c.w_input = 1;
+  const int K = c.inputs, N = c.outputs;
+  say("product", {{"threads", c.threads}, {"rows", c.rows}, {"inputs", K}, {"outputs", N},
+                  {"skip", skips}, {"biased", biased}, {"relu", c.relu}});
+  Numbers x = dense(size_t(c.rows) * K, 1), w = dense(size_t(N) * K, 1 / std::sqrt(double(K)));
+  Numbers b, skip, y(FLOAT32, size_t(c.rows) * N);
+  if (biased) b = dense(N, 1);
+  if (skips) skip = dense(y.n, 1);
+  std::vector<double> ys = skips ? skip.values() : std::vector<double>(y.n);
+  add_product(x.values(), w, K, N, ys);
+  if (biased) add_bias(b, N, ys);
+  if (c.relu)
+    for (double& one : ys) one = std::max(one, 0.0);
+  c.w = w.floats(), c.b = b.floats();
+  const Numbers packed = laid_out(c, saccade_linear_packed, saccade_linear_pack);
+  c.x = x.floats(), c.y = y.floats(), c.skip = skip.floats(), c.packed = packed.floats();
+  if (chance(0.5)) c.w = c.b = nullptr;
+  if (done(saccade_linear_forward, c)) compare("y", y, ys, 1e-4);
+}
+
+void feed_residual() {
+  Feed c{};
+  c.threads = any_threads(), c.B = whole(1, 3), c.H = any_side(), c.W = any_side();
+  c.inputs = c.outputs = chance(0.1) ? whole(180, 260) : whole(1, 60);
+  c.hidden = FEED_HIDDEN_STEP * (chance(0.2) ? whole(8, 24) : whole(1, 6)), c.tanh = whole(0, 1);
+  const bool mixing = chance(0.7), keeps = chance(0.6);
+  if (!mixing) c.B = c.W = 1, c.H = whole(1, 250);
+  shrink(c.H, c.W, double(c.B) * c.hidden * 2 * c.inputs);
+  const int H = c.H, W = c.W, C = c.inputs, J = c.hidden;
+  say("feed_residual", {{"threads", c.threads}, {"B", c.B}, {"H", H}, {"W", W}, {"C", C},
+                        {"hidden", J}, {"tanh", c.tanh}, {"taps", mixing}, {"packed", keeps}});
+  const size_t M = size_t(c.B) * H * W;
+  Numbers x = dense(M * C, 1), w1 = dense(size_t(J) * C, 1 / std::sqrt(double(C))), b1 = dense(J, 1);
+  Numbers taps, shift, w2 = dense(size_t(C) * J, 1 / std::sqrt(double(J))), b2 = dense(C, 1);
+  Numbers y(FLOAT32, M * C);
+  if (mixing) taps = dense(9 * J, 0.4), shift = dense(J, 1);
+  const Normed norm(x, C);
+  std::vector<double> h(M * J), u(M * J), ys = x.values();
+  add_product(norm.n, w1, C, J, h), add_bias(b1, J, h);
+  for (size_t m = 0; mixing && m < M; m++)
+    for (int t = 0; t < 9; t++) {
+      const int r = int(m / W % H) + t / 3 - 1, s = int(m % W) + t % 3 - 1;
+      if (r < 0 || r >= H || s < 0 || s >= W) continue;
+      const size_t from = (m / W / H * H + r) * W + s;
+      for (int j = 0; j < J; j++) u[m * J + j] += taps.get(size_t(t) * J + j) * h[from * J + j];
+    }
+  if (mixing) add_bias(shift, J, u);
+  else u = h;
+  double slope;
+  for (double& one : u) one = gelu(one, c.tanh, &slope);
+  add_product(u, w2, J, C, ys), add_bias(b2, C, ys);
+  c.w1 = w1.floats(), c.b1 = b1.floats(), c.w2 = w2.floats(), c.b2 = b2.floats();
+  c.x = x.floats(), c.scale = norm.scale.floats(), c.offset = norm.offset.floats();
+  c.eps = norm.eps.floats(), c.taps = taps.floats(), c.shift = shift.floats(), c.y = y.floats();
+  Numbers packed;
+  if (keeps) packed = laid_out(c, saccade_feed_packed, saccade_feed_pack);
+  c.packed = packed.floats();
+  if (done(saccade_feed_forward, c)) compare("y", y, ys, 5e-4);
+}
+
+void key_only() {
+  KeyOnly c{};
+  c.threads = any_threads(), c.B = whole(1, 3), c.heads = one_of({1, 1, 2, 3, 5});
+  c.C = c.heads * (chance(0.2) ? whole(20, 60) : whole(1, 20));
+  c.tokens = chance(0.2) ? whole(200, 700) : whole(1, 120), c.collapsed = whole(0, 1);
+  while (c.tokens > 1 && double(c.B) * c.tokens * c.C * c.C > 6e5) c.tokens = (c.tokens + 1) / 2;
+  const int N = c.tokens, C = c.C, d = C / c.heads;
+  say("key_only", {{"threads", c.threads}, {"B", c.B}, {"tokens", N}, {"C", C}, {"heads", c.heads},
+                   {"collapsed", c.collapsed}});
+  const double scale = 1 / std::sqrt(double(C));
+  const size_t square = size_t(C) * C;
+  Numbers x = dense(size_t(c.B) * N * C, 1), y(FLOAT32, x.n), ask = dense(size_t(c.heads) * C, scale);
+  Numbers wk = dense(square, scale), bk = dense(C, 1), wv = dense(square, scale), bv = dense(C, 1);
+  Numbers p = dense(square, scale), q = dense(square, scale), constant = dense(C, 1);
+  const Normed norm(x, C);
+  std::vector<double> v(x.n), ys = x.values();
+  add_product(norm.n, wv, C, C, v), add_bias(bv, C, v);
+  for (int b = 0; b < c.B; b++) {
+    const double* n = norm.n.data() + size_t(b) * N * C;
+    for (int h = 0; h < c.heads; h++) {
+      std::vector<double> a(N), mean(C);
+      double high = -INFINITY, total = 0;
+      for (int t = 0; t < N; t++) {
+        for (int k = 0; k < C; k++) a[t] += ask.get(size_t(h) * C + k) * n[size_t(t) * C + k];
+        high = std::max(high, a[t]);
+      }
+      for (double& one : a) total += one = std::exp(one - high);
+      for (int t = 0; t < N; t++)
+        for (int k = 0; k < C; k++) mean[k] += a[t] / total * n[size_t(t) * C + k];
+      for (int i = h * d; i < (h + 1) * d; i++) {
+        double g = bk.get(i);
+        for (int k = 0; k < C; k++) g += mean[k] * wk.get(size_t(i) * C + k);
+        for (int t = 0; t < N; t++) v[(size_t(b) * N + t) * C + i] *= g;
+      }
+    }
+  }
+  add_product(v, p, C, C, ys), add_product(norm.n, q, C, C, ys), add_bias(constant, C, ys);
+  c.x = x.floats(), c.scale = norm.scale.floats(), c.offset = norm.offset.floats();
+  c.eps = norm.eps.floats(), c.ask = ask.floats(), c.wk = wk.floats(), c.bk = bk.floats();
+  c.wv = wv.floats(), c.bv = bv.floats(), c.p = p.floats(), c.q = q.floats();
+  c.c = constant.floats(), c.y = y.floats();
+  const Numbers packed = laid_out(c, saccade_key_only_packed, saccade_key_only_pack);
+  c.packed = packed.floats();
+  if (done(saccade_key_only_forward, c)) compare("y", y, ys, 5e-4);
+}
+
 }  // namespace
 
 int main(int arguments, char** values) {
   if (arguments < 5) return fprintf(stderr, "driver SEED FIRST COUNT SET...\n"), 2;
   const uint64_t seed = strtoull(values[1], nullptr, 10);
   const long first = atol(values[2]), count = atol(values[3]);
-  void (*const operators[])() = {sasa, sasa, qna, qna, summary, linear, feed, block};
+  void (*const operators[])() = {sasa,  sasa,       qna,     qna,           summary, linear,
+                                 feed,  block,      product, feed_residual, key_only, layer_norm};
   for (int i = 4; i < arguments; i++)
     if (saccade_use(values[i])) return fprintf(stderr, "no %s on this machine\n", values[i]), 2;
   for (long i = first; i < first + count; i++) {
@@ -767,7 +938,7 @@ int main(int arguments, char** values) {
     saccade_use(set);
     generator.seed(seed * 1000003 + uint64_t(i));
     text = "call " + std::to_string(i) + " " + set;
-    operators[whole(0, 7)]();
+    operators[whole(0, std::size(operators) - 1)]();
   }
   printf("%d wrong\n", wrongs);
   return wrongs ? 1 : 0;
