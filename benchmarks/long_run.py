@@ -30,6 +30,7 @@ from saccade.recipes.recipe import Loop, Model, Schedule, change
 from saccade.report.write import Reporter
 
 EVERY = 20  # steps between two readings
+SMALL = {"depths": (1, 1, 1, 1), "widths": (8, 8, 8, 8), "heads": (1, 1, 1, 1)}
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -37,7 +38,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--warmup", type=int, default=4_000)
-    parser.add_argument("--model", default="qna_nano")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--report", action="store_true")
     parser.add_argument("--trace", action="store_true")
@@ -48,12 +48,12 @@ def main() -> None:
         epochs = options.steps // 100
         recipe = change(
             book.find("quick"),
-            model=Model(name=options.model, drop_path=0.0),
+            model=Model(name="linglo_nano", drop_path=0.0, options=SMALL),
             data__workers=options.workers,
             augment=Augment(size=32, scale=(0.8, 1.0)),
             test=Test(size=32, crop=1.0),
             schedule=Schedule(epochs=epochs, warmup=1),
-            loop=Loop(batch=8, evaluate_every=5),
+            loop=Loop(batch=2, evaluate_every=5),
         )
         memory = Memory(options.warmup, options.trace)
         report = Reporter() if options.report else None
@@ -69,9 +69,9 @@ def main() -> None:
 
 
 def pictures(root: Path) -> Path:
-    """800 noisy patches of two colours to train on, and 16 to validate."""
+    """200 noisy patches of two colours to train on, and 16 to validate."""
     chance = np.random.default_rng(0)
-    for split, count in (("train", 400), ("val", 8)):
+    for split, count in (("train", 100), ("val", 8)):
         for name, colour in {"green": (40, 180, 60), "red": (210, 40, 50)}.items():
             (root / split / name).mkdir(parents=True)
             for i in range(count):

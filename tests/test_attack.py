@@ -5,6 +5,7 @@ Each command ends, with a sentence where it must; none makes the marker that a p
 
 import contextlib
 import itertools
+import json
 import shutil
 
 import pytest
@@ -144,3 +145,60 @@ def test_old_checkpoints_of_a_run_still_load(tmp_path, data):
     assert made_old(out).suffix == ".pt"
     assert session.resume(out, device="cpu").lines()[-1]["epoch"] == 1
     assert Checkpoints(out).entry()["file"].endswith(".safetensors")
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ({"classes": ["a"]}, "tells 3 classes apart and its notes name 1"),
+        ({"classes": ["\x1b[2J", "b", "c"]}, "characters that steer a terminal"),
+        ({"test": {"size": 100_000}}, "test.size: 1 to 8192"),
+        ({"test": {"size": 32, "crop": 1e-9}}, "test.crop: 0.1 to 1"),
+    ],
+)
+def test_a_models_notes_that_would_break_a_command(notes, said, tmp_path, data, capsys):
+    net = saccade.build("qna_nano", num_classes=3)
+    notes = {"classes": list(CLASSES), "test": {"size": 32}, **notes}
+    path = saccade.save(net, tmp_path / "m.safetensors", **notes)
+    words = ["predict", str(data / "val/red/0.png"), "--model", str(path), "--device", "cpu"]
+    assert said in " ".join(refused(words, capsys).split())
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value"),
+    [
+        ("data", "workers", 10**6),
+        ("augment", "rand", "rand-m9-n99999999"),
+        ("augment", "size", 10**7),
+    ],
+)
+def test_a_recipe_that_would_never_end(group, key, value, tmp_path, data, capsys):
+    run = begun(tmp_path / "run", data)
+    plain = json.loads((run / "recipe.json").read_text())
+    plain["recipe"][group][key] = value
+    (run / "recipe.json").write_text(json.dumps(plain))
+    assert f"{group}.{key}" in refused(["resume", str(run), "--device", "cpu"], capsys)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "hub"])
+def test_folders_of_a_run_are_no_links_to_elsewhere(name, tmp_path, data, capsys):
+    run, mine = begun(tmp_path / "run", data), tmp_path / "mine"
+    mine.mkdir()
+    (mine / "events.out.tfevents.1").write_text("mine")
+    (run / name).symlink_to(mine)
+    if name == "hub":
+        said = refused(["export", str(run), "--to", "hub"], capsys)
+    else:
+        main(["resume", str(run), "--device", "cpu"])  # the run goes on, without that log
+        said = capsys.readouterr().err
+    assert "is a link" in said
+    assert [file.name for file in mine.iterdir()] == ["events.out.tfevents.1"]
+
+
+def test_names_do_not_steer_the_terminal(tmp_path, capsys):
+    (tmp_path / "\x1b[2Jx.png").write_bytes(b"none")
+    words = ["predict", str(tmp_path / "\x1b[2Jx.png"), "--model", "linglo_nano", "--device", "cpu"]
+    with pytest.raises(SystemExit):
+        main(words)
+    out, err = capsys.readouterr()
+    assert "\x1b[2J" not in out + err

@@ -34,6 +34,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(141)
     except REFUSED as error:
         _refuse(str(full_disk(error) if isinstance(error, OSError) else error), 1)
+    except MemoryError:
+        _refuse("this takes more memory than there is; take smaller images or batches", 1)
     except KeyboardInterrupt:
         sys.exit(130)
 

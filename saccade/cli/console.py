@@ -22,12 +22,21 @@ def console(stderr: bool = False) -> Any:
 
 def say(text: Any = "", style: str | None = None) -> None:
     """A sentence that is part of the result."""
-    console().print(text, style=style)
+    console().print(_plain(text), style=style)
 
 
 def note(text: Any, style: str | None = None) -> None:
     """A sentence beside the result: progress, a warning, what to do next."""
-    console(stderr=True).print(text, style=style)
+    console(stderr=True).print(_plain(text), style=style)
+
+
+def _plain(text: Any) -> Any:
+    """Without characters that would steer the terminal; names of files and classes may hold any."""
+    if isinstance(text, str):
+        return "".join(c if c in "\n\t" or c.isprintable() else "?" for c in text)
+    if hasattr(text, "plain"):
+        text.plain = _plain(text.plain)
+    return text
 
 
 def show(table: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from saccade.cli.command import File, Folder, ModelName, Side
 from saccade.cli.console import note, say, show, show_json, table
+from saccade.files import inside
 from saccade.spelling import nearest
 
 CALIBRATION = 128  # images that 8-bit ranges are measured on
@@ -245,7 +246,13 @@ def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
     notes: dict[str, Any] = dict(cast(Any, net).notes)
     if "task" in notes:
         notes["task"] = _public(notes["task"])
-    out = out or (place if place.is_dir() else place.parent) / "hub"
+    if out is None:
+        out = (place if place.is_dir() else place.parent) / "hub"
+        if not inside(out, out.parent):
+            raise ValueError(
+                f"export: {str(out)!r} is a link to elsewhere; remove it, or name a folder with "
+                f"--out"
+            )
     if out.resolve() == place.resolve():
         raise ValueError("export: the hub's folder is one of its own; name another with --out")
     input_config = {}

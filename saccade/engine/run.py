@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from saccade import files
+from saccade.models.saved import control
 from saccade.models.zoo import stated, unstated
 from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe, change
@@ -86,6 +87,8 @@ class Run:
         name, data, classes = plain["name"], plain["data"], plain["classes"]
         if not all(isinstance(text, str) for text in (name, data, *classes)):
             raise ValueError("its name, data and classes should be text")
+        if any(control(text) for text in (name, *classes)):
+            raise ValueError("its name or classes hold characters that steer a terminal")
         recipe = _as_begun(from_plain(plain["recipe"]), plain.get("stated"))
         return cls(folder, name, recipe, data, tuple(classes))
 

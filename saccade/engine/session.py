@@ -371,6 +371,12 @@ def ready(net: Any, device: torch.device | str = "cpu") -> LoadedModel:
     """A network that `load` gave, with the task that its notes name."""
     notes: dict[str, Any] = net.notes
     classes, data = notes["classes"], notes.get("data", {})
+    count = getattr(net, "num_classes", len(classes))
+    if len(classes) != count:
+        raise ValueError(
+            f"the model tells {count} classes apart and its notes name {len(classes)}; save it "
+            f"again with one name for each"
+        )
     try:
         definition, settings = tasks.of_notes(notes)
         task = definition.task(settings, net, tuple(classes), data).to(device).eval()

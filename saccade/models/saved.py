@@ -6,6 +6,7 @@ for a detector, its kind and the arguments of that kind's `build`.
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -180,7 +181,16 @@ def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     names = notes.get("classes", [])
     if type(names) is not list or not all(type(name) is str for name in names):
         raise ValueError(f"load: {source!r} has class names that are no text; save it again")
+    if any(control(name) for name in names):
+        raise ValueError(
+            f"load: {source!r} has class names with characters that steer a terminal; rename them"
+        )
     return model, notes
+
+
+def control(name: str) -> bool:
+    """Whether a name holds characters that terminals obey instead of showing them."""
+    return any(unicodedata.category(letter) == "Cc" for letter in name)
 
 
 def _unstated(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:

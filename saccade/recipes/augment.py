@@ -1,11 +1,13 @@
 """What a recipe does to whole images, in training and in evaluation."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
-from saccade.recipes.bounds import COUNT, SHARE, SOME, hold, ordered
+from saccade.recipes.bounds import COUNT, SHARE, SIDE, SOME, hold, ordered
 from saccade.recipes.group import AugmentSettings, TestSettings
 
+MOST_OPERATIONS = 50  # of rand
 Interpolation = Literal["bilinear", "bicubic"]
 
 
@@ -47,7 +49,7 @@ class Augment(AugmentSettings):
     def __post_init__(self) -> None:
         hold(
             self,
-            size=SOME,
+            size=SIDE,
             pad=COUNT,
             cutout=COUNT,
             flip=SHARE,
@@ -61,6 +63,11 @@ class Augment(AugmentSettings):
             repeats=SOME,
         )
         ordered(self, "scale", "ratio")
+        count = re.search(r"-n(\d+)", self.rand)
+        if count and not 0 <= int(count[1][:9]) <= MOST_OPERATIONS:
+            raise ValueError(
+                f"augment.rand: at most {MOST_OPERATIONS} operations an image, got {count[0][1:]!r}"
+            )
         self._hold_shifts()
 
     def _hold_shifts(self) -> None:
@@ -95,4 +102,4 @@ class Test(TestSettings):
     interpolation: Interpolation = "bicubic"
 
     def __post_init__(self) -> None:
-        hold(self, size=SOME)
+        hold(self, size=SIDE, crop=(0.1, 1))

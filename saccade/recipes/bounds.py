@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 SHARE, COUNT, SOME = (0, 1), (0, math.inf), (1, math.inf)
+SIDE = (1, 8192)  # pixels; a larger picture takes more memory than a machine has
 BELOW_ONE, POSITIVE = (0, 0.999), (1e-9, math.inf)
 LARGEST = sys.float_info.max  # whole numbers may be larger
 

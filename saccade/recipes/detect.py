@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
+from saccade.recipes.bounds import COUNT, SHARE, SIDE, SOME, hold
 from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
 from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
 
@@ -36,7 +36,7 @@ class BoxAugment(AugmentSettings):
     """Take wide and tall images into steps of their own, so that less is padding."""
 
     def __post_init__(self) -> None:
-        hold(self, long=SOME, crop=SOME, flip=SHARE, jitter=COUNT, part=SHARE)
+        hold(self, long=SIDE, crop=SIDE, flip=SHARE, jitter=COUNT, part=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class BoxTest(TestSettings):
     long: int = 1333
 
     def __post_init__(self) -> None:
-        hold(self, short=SOME, long=SOME)
+        hold(self, short=SIDE, long=SIDE)
 
 
 @dataclass(frozen=True, kw_only=True)

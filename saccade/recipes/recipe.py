@@ -50,7 +50,7 @@ class Data:
     """Share of unreadable images beyond which a run stops."""
 
     def __post_init__(self) -> None:
-        hold(self, bad=SHARE, workers=COUNT)
+        hold(self, bad=SHARE, workers=(0, 512))
 
 
 @dataclass(frozen=True, kw_only=True)

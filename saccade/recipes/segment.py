@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
+from saccade.recipes.bounds import COUNT, SHARE, SIDE, SOME, hold
 from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
 from saccade.recipes.recipe import Loop, Model, Optim, Recipe, Schedule
 
@@ -26,7 +26,7 @@ class MaskAugment(AugmentSettings):
     """Strength of colour jitter (brightness, contrast, saturation)."""
 
     def __post_init__(self) -> None:
-        hold(self, short=SOME, long=SOME, crop=(32, math.inf), single=SHARE, flip=SHARE)
+        hold(self, short=SIDE, long=SIDE, crop=(32, 8192), single=SHARE, flip=SHARE)
         hold(self, jitter=COUNT)
 
 
@@ -41,7 +41,7 @@ class MaskTest(TestSettings):
     long: int = 2048
 
     def __post_init__(self) -> None:
-        hold(self, short=SOME, long=SOME)
+        hold(self, short=SIDE, long=SIDE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ class PatchAugment(AugmentSettings):
     """Share of the patches that are turned by a right angle."""
 
     def __post_init__(self) -> None:
-        hold(self, size=(32, math.inf), flip=SHARE, turn=SHARE)
+        hold(self, size=(32, 8192), flip=SHARE, turn=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from saccade import files
 from saccade.engine.run import Run
 
 POINTS = 100  # of the training loss in an epoch, as steps.jsonl keeps them
@@ -27,6 +28,11 @@ class Log:
 
     def began(self, run: Run, step: int, steps: int) -> None:
         folder = run.folder / "tensorboard"
+        if not files.inside(folder, run.folder):
+            raise ValueError(
+                f"log: {str(folder)!r} is a link out of the run's folder, which is not followed; "
+                f"remove the link"
+            )
         for old in folder.glob("events.out.tfevents.*"):
             old.unlink()
         self.writer = self._open(str(folder))
