@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "layers": {"ops"},
     "models": MODELS,
     "recipes": {"claim", "spelling"},
-    "data": {"recipes", "spelling"},
+    "data": {"files", "recipes", "spelling"},
     "tasks": TASKS,
     "engine": ENGINE,
     "infer": ENGINE,
