@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "engine": ENGINE,
     "infer": ENGINE,
     "report": ENGINE,
-    "bench": MODELS | {"tasks"},
+    "bench": MODELS | {"tasks", "export"},
     "view": MODELS | {"tasks"},
     "export": ENGINE,
     "paper": ENGINE | {"report"},

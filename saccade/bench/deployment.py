@@ -127,20 +127,20 @@ def deploy(
         for done in range(rounds):
             for i, ((name, way), worker) in enumerate(workers.items()):
                 watch(f"{name}, {way.name}", (done + i / len(workers)) / rounds)
-                told = _ask(worker, 3)
-                samples[name, way].wall += told["wall"]
-                samples[name, way].cpu += told["cpu"]
-                held[name, way] = told["bytes"]
+                taken = _ask(worker, 3)
+                samples[name, way].wall += taken["wall"]
+                samples[name, way].cpu += taken["cpu"]
+                held[name, way] = taken["bytes"]
     except KeyboardInterrupt:
         result.interrupted = True
     finally:
         for worker in workers.values():
             worker.kill()
             worker.wait()
-    for (name, way), taken in samples.items():
-        if not taken.wall:
+    for (name, way), sample in samples.items():
+        if not sample.wall:
             continue
-        timing, place = taken.timing(), folder / name
+        timing, place = sample.timing(), folder / name
         file = (place / way.file).stat().st_size if way.file else 0
         apart = _apart(np.load(place / f"{_word(way)}.npy"), np.load(place / "eager.npy"))
         result.rows.append(
@@ -184,13 +184,13 @@ def _start(
     way: Way, settings: Mapping[str, Any], place: Path, folder: Path
 ) -> tuple[subprocess.Popen | None, str]:
     """A process that is ready to be asked, or why there is none."""
-    told = {
+    whole = {
         **settings, "way": way.way, "half": way.half, "compiled": way.compiled,
         "kernels": native.kernels() if way.kernels else "", "image": str(folder / "image.npy"),
         "file": str(place / way.file), "output": str(place / f"{_word(way)}.npy"),
     }  # fmt: skip
     path = place / f"{_word(way)}.json"
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(whole))
     words = [sys.executable, str(Path(__file__).with_name("worker.py")), str(path)]
     worker = subprocess.Popen(
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

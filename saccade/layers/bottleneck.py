@@ -16,7 +16,7 @@ from saccade.layers.norm import is_scale_and_shift, scale_and_shift
 from saccade.layers.sasa import StandAloneAttention, halve
 from saccade.layers.untouched import passes, plain, untouched
 from saccade.ops.native import sasa as native
-from saccade.ops.native.pixels import LocalAttention, PixelProduct
+from saccade.ops.native.pixels import PixelProduct, ProjectedAttention
 from saccade.ops.native.residual import serves
 
 
@@ -115,7 +115,7 @@ def _product(conv: nn.Conv2d, norm: Any, relu: bool = False) -> PixelProduct:
     return PixelProduct(conv.out_channels, conv.in_channels, weights, matrix, relu)
 
 
-def _attention(mix: StandAloneAttention, norm: Any) -> LocalAttention:
+def _attention(mix: StandAloneAttention, norm: Any) -> ProjectedAttention:
     """Attention with the norm after it, but for the shift if windows' weights do not sum to one."""
     convs = [conv for conv in (mix.query, mix.key, mix.value) if conv is not None]
 
@@ -136,7 +136,7 @@ def _attention(mix: StandAloneAttention, norm: Any) -> LocalAttention:
     weights = [t for conv in convs for t in conv.parameters()] + _numbers(norm)
     width, dim = mix.value.weight.shape[:2]
     project = PixelProduct(len(convs) * width, dim, weights, matrix)
-    return LocalAttention(
+    return ProjectedAttention(
         project, mix.row, mix.col, width=width, heads=mix.heads, window=mix.window,
         mask=mix.border == "mask", content=mix.key is not None,
     )  # fmt: skip

@@ -164,18 +164,18 @@ class LearnedQueryAttention(nn.Module):
         if not _like_biased(key, value) or not mix.out_features == x.shape[3] == key.in_features:
             return None
         biases = [layer.bias for layer in (key, value) if layer.bias is not None]
-        asked = [self.query, key.weight, value.weight, *biases]
-        given = [mix.weight, *([] if mix.bias is None else [mix.bias])]
+        of_scores = [self.query, key.weight, value.weight, *biases]
+        of_mix = [mix.weight, *([] if mix.bias is None else [mix.bias])]
         tables = [self.rpe, *([] if self.scale is None else [self.scale])]
-        if not serves(*asked, *given, norm.weight, norm.bias) or not all(map(dense, tables)):
+        if not serves(*of_scores, *of_mix, norm.weight, norm.bias) or not all(map(dense, tables)):
             return None
         outputs = value.out_features + self.queries * self.heads
         nothing = x.new_empty(0, 0, 0, x.shape[3])
         project = PixelProduct(
-            outputs, value.in_features, asked, lambda: self.value_and_score_map(nothing)
+            outputs, value.in_features, of_scores, lambda: self.value_and_score_map(nothing)
         )
         blend = PixelProduct(
-            mix.out_features, mix.in_features, given, lambda: (mix.weight, mix.bias)
+            mix.out_features, mix.in_features, of_mix, lambda: (mix.weight, mix.bias)
         )
         numbers = Norm(norm.weight, norm.bias, norm.eps)
         return LearnedQueriesResidual(numbers, project, blend, self.rpe, self.scale, self.padding)

@@ -12,7 +12,7 @@ takes a few microseconds. Anything that differs, and the modules are called like
 In a graph that is made for inference, `residual` is an operator (`saccade.ops.residual`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from operator import attrgetter, is_
 from typing import Any
@@ -50,10 +50,11 @@ class Watch:
         self.tensors = [value for value in self.values if isinstance(value, Tensor)]
         self.memory = self._memory()
 
-    def _note(self, place: dict[str, Any], names: list[str]) -> None:
-        self.places += [place] * len(names)
-        self.names += names
-        self.values += [place.get(name) for name in names]
+    def _note(self, place: Any, names: Iterable[str]) -> None:
+        for name in names:
+            self.places.append(place)
+            self.names.append(name)
+            self.values.append(place.get(name))
 
     def _memory(self) -> list[Any]:
         tensors = self.tensors

@@ -84,11 +84,13 @@ def test_what_was_laid_out_goes_with_the_weights():
     with torch.no_grad():
         run = torch.export.export(net, (x,)).module()
         run(x)
-    kept = weakref.ref(native._KEPT[next(p for n, p in run.named_parameters() if "value.w" in n)])
-    assert kept() is not None
+    memory = weakref.ref(
+        native._MEMORIES[next(p for n, p in run.named_parameters() if "value.w" in n)]
+    )
+    assert memory() is not None
     del run, net
     gc.collect()
-    assert kept() is None
+    assert memory() is None
 
 
 @pytest.mark.parametrize("learns", [False, True])

@@ -1,14 +1,14 @@
 """Products of a map's pixels for inference on CPU, and what is made of them.
 
     product          y = relu(x W^T + b + skip)         W laid out once; relu and skip if asked for
-    local attention  SASA of (q, k, v) = x W^T + b      see ops/sasa.py
+    projected        SASA of (q, k, v) = x W^T + b      see ops/sasa.py
     learned queries  y = x + QnA(LayerNorm(x))          see ops/qna.py
 
 Maps lie B H W C. As in `residual.py`, a call is prepared once, and what follows from weights is
 computed anew when their contents are others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from saccade.ops.native.call import TYPES, Linear, Map, Qna, Sasa, pointer, run
-from saccade.ops.native.residual import FromWeights, Kept, Norm, NormOfMap, copied, packed
+from saccade.ops.native.residual import FromWeights, Memory, Norm, NormOfMap, copied, packed
 
 Matrix = Callable[[], tuple[Tensor, Tensor | None]]
 
@@ -24,7 +24,7 @@ Matrix = Callable[[], tuple[Tensor, Tensor | None]]
 class PixelProduct:
     """relu(x W^T + b + skip); `matrix` computes W (D C) and b (D), or None, of `weights`."""
 
-    def __init__(self, outputs: int, inputs: int, weights: Sequence[Tensor], matrix: Matrix,
+    def __init__(self, outputs: int, inputs: int, weights: Iterable[Tensor], matrix: Matrix,
                  relu: bool = False):  # fmt: skip
         self.outputs, self.inputs, self.relu = outputs, inputs, relu
 
@@ -34,7 +34,7 @@ class PixelProduct:
             whole.w, whole.w_output, whole.w_input, whole.b = pointer(w), inputs, 1, pointer(b)
             return (packed("linear", whole),)
 
-        self.derived = FromWeights(weights, lay_out, Kept())
+        self.derived = FromWeights(weights, lay_out, Memory())
 
     def __call__(self, x: Float[Tensor, "B H W C"], skip: Tensor | None = None) -> Tensor:
         out = x.new_empty(*x.shape[:3], self.outputs)
@@ -47,7 +47,7 @@ class PixelProduct:
         return out
 
 
-class LocalAttention:
+class ProjectedAttention:
     """SASA of what `project` gives: queries, keys (unless there are none) and values side by side.
 
     `row` and `col` are the tables of positions, or None.
@@ -86,7 +86,7 @@ class LearnedQueriesResidual:
         self.norm, self.project, self.mix = NormOfMap(norm), project, mix
         (k, _, L, h), V = rpe.shape, mix.inputs
         tables = [t for t in (rpe, ws) if t is not None]  # four axes: casts may reorder them
-        self.tables = FromWeights(tables, lambda _: tuple(t.contiguous() for t in tables), Kept())
+        self.tables = FromWeights(tables, lambda _: tuple(t.contiguous() for t in tables), Memory())
         self.call = Qna(TYPES[torch.float32], 1, 0, h, V // h, L)
         self.call.window, self.call.stride, self.call.padding, self.call.fold = k, 1, padding, 1
 

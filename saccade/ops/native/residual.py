@@ -13,7 +13,7 @@ weights is kept as long as those live.
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ FEWEST = 32  # pixels for which it pays to lay out matrices,
 MOST = 1024  # and up to which it pays to keep them so: then reading weights is what takes the time
 
 
-class Kept:
+class Memory:
     """What followed from weights, and from which."""
 
     def __init__(self) -> None:
@@ -45,10 +45,14 @@ class FromWeights:
     """
 
     def __init__(
-        self, weights: Sequence[Tensor], compute: Callable[[Any], tuple[Tensor, ...]], kept: Kept
+        self,
+        weights: Iterable[Tensor],
+        compute: Callable[[Any], tuple[Tensor, ...]],
+        memory: Memory,
     ):
+        weights = tuple(weights)
         count = len(weights)
-        self.compute, self.kept = compute, kept
+        self.compute, self.memory = compute, memory
         self.weights = (
             (ctypes.c_void_p * count)(*(t.data_ptr() for t in weights)),
             (ctypes.c_int64 * count)(*(t.numel() * t.element_size() for t in weights)),
@@ -58,10 +62,10 @@ class FromWeights:
 
     def __call__(self, call: Any, key: Any = None) -> tuple[Tensor, ...]:
         now = self.checksum(*self.weights), native.uses, key
-        known, value = self.kept.latest  # both at once: other threads may be here, too
+        known, value = self.memory.latest  # both at once: other threads may be here, too
         if now != known:
             value = self.compute(call)
-            self.kept.latest = now, value
+            self.memory.latest = now, value
         return value
 
 
@@ -95,7 +99,9 @@ class NormOfMap:
 class KeyOnlyResidual:
     """x + key_only(LayerNorm(x)); weights as `saccade.ops.linglo` names them."""
 
-    def __init__(self, norm: Norm, wk, bk, wv, bv, ws, u1, b1, u2, b2, kept: Kept | None = None):
+    def __init__(
+        self, norm: Norm, wk, bk, wv, bv, ws, u1, b1, u2, b2, memory: Memory | None = None
+    ):
         call = self.call = KeyOnly(1, 0, 1, wv.shape[0], len(ws), **norm.pointers)
         for name, t in {"wk": wk, "bk": bk, "wv": wv, "bv": bv}.items():
             setattr(call, name, t.data_ptr())
@@ -108,7 +114,7 @@ class KeyOnlyResidual:
 
         self.alive = norm, wk, bk, wv, bv
         weights = wk, bk, wv, bv, ws, u1, b1, u2, b2
-        self.derived = FromWeights(weights, products, kept or Kept())
+        self.derived = FromWeights(weights, products, memory or Memory())
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
         return x.numel() > 0
@@ -129,8 +135,8 @@ class FeedResidual:
     """x + feed_forward(LayerNorm(x)); `position` computes taps (J 1 3 3) and shift of `weights`."""
 
     def __init__(
-        self, norm: Norm, w1, b1, w2, b2, tanh: bool, weights: Sequence[Tensor] = (),
-        position: Callable[[], tuple[Tensor, Tensor]] | None = None, kept: Kept | None = None,
+        self, norm: Norm, w1, b1, w2, b2, tanh: bool, weights: Iterable[Tensor] = (),
+        position: Callable[[], tuple[Tensor, Tensor]] | None = None, memory: Memory | None = None,
     ):  # fmt: skip
         call = self.call = Feed(1, 0, 0, 0, w1.shape[1], len(w1), len(w2), tanh, **norm.pointers)
         for name, t in {"w1": w1, "b1": b1, "w2": w2, "b2": b2}.items():
@@ -143,9 +149,11 @@ class FeedResidual:
             return taps.flatten(1).mT.contiguous(), shift.contiguous()
 
         self.alive = norm, w1, b1, w2, b2
-        self.taps = FromWeights(weights, by_place, Kept())
+        self.taps = FromWeights(weights, by_place, Memory())
         matrices = w1, b1, w2, b2
-        self.matrices = FromWeights(matrices, lambda call: (packed("feed", call),), kept or Kept())
+        self.matrices = FromWeights(
+            matrices, lambda call: (packed("feed", call),), memory or Memory()
+        )
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
         return x.shape[0] * x.shape[1] * x.shape[2] >= FEWEST
@@ -194,22 +202,22 @@ def dense(t: Tensor) -> bool:
 
 # -- as operators ---------------------------------------------------------------------------------
 
-_KEPT = WeakIdKeyDictionary()
+_MEMORIES = WeakIdKeyDictionary()
 
 
-def _kept_of(weight: Tensor) -> Kept:
-    return _KEPT.setdefault(weight, Kept())
+def _memory_of(weight: Tensor) -> Memory:
+    return _MEMORIES.setdefault(weight, Memory())
 
 
 def _key_only(out, residuals, x, scale, offset, wk, bk, wv, *rest) -> None:
     *letters, eps = wk, bk, wv, *rest
-    KeyOnlyResidual(Norm(scale, offset, eps), *letters, kept=_kept_of(wv))(x, out)
+    KeyOnlyResidual(Norm(scale, offset, eps), *letters, memory=_memory_of(wv))(x, out)
 
 
 def _feed(out, residuals, x, scale, offset, w1, b1, taps, shift, w2, b2, tanh, eps) -> None:
     norm, weights = Norm(scale, offset, eps), () if taps is None else (taps, shift)
     position = None if taps is None else lambda: (taps, shift)
-    FeedResidual(norm, w1, b1, w2, b2, tanh, weights, position, _kept_of(w1))(x, out)
+    FeedResidual(norm, w1, b1, w2, b2, tanh, weights, position, _memory_of(w1))(x, out)
 
 
 KEY_ONLY_NATIVE = Kernel(
