@@ -48,13 +48,13 @@ INSTRUCTION_SETS = {
     "neon": ["kernels.cpp"],
     "neonbf16": ["sasa_half.cpp", "-march=armv8.2-a+bf16"],
 }
-# By kind of processor: the sets that any compiler builds for it, the one that newer ones do, and what
-# tells the callers in entry.cpp of each.
+# By kind of processor: the sets that any compiler builds for it, and the one that newer ones do.
 X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
 KINDS = {
     **dict.fromkeys(X86, (["generic", "avx2", "avx512"], "avx512bf16")),
     **dict.fromkeys(ARM, (["generic", "neon"], "neonbf16")),
 }
+# What tells entry.cpp of a set.
 KNOWN = {"avx512": "X86", "neon": "ARM", "avx512bf16": "AVX512BF16", "neonbf16": "NEONBF16"}
 
 
