@@ -21,7 +21,9 @@ from torch import nn
 from saccade import files, weights
 from saccade.layers.branches import fit_norms
 from saccade.models import arguments
-from saccade.models.describe import describe, timm_config
+from saccade.models.card import as_trained, untrained_head
+from saccade.models.describe import describe, known_config, timm_config
+from saccade.models.face import answering
 from saccade.models.zoo import unstated
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -121,10 +123,13 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
     Args:
         path: a file that `save` wrote, a run's folder (its best model is taken), the name of a
             model that comes with saccade, or a folder that timm wrote for the hub
-        overrides: arguments of the model that replace those it was saved with
+        overrides: arguments of the model that replace those it was saved with; `num_classes` gives
+            it a new classifier, as in timm
 
     Returns:
-        the model; `model.notes` is what was given to `save`
+        the model, a model of timm's in all respects; `model.predict`, `model.attention` and
+        `model.transform` take pictures, `model.default_cfg` says how it was trained, and
+        `model.notes` is what was given to `save`
     """
     source = located(path)
     if source is None:
@@ -155,9 +160,37 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"build the model by name and use its load_state_dict"
         )
     described, notes = _header(about, str(path))
+    classes, overrides = _head(overrides)
     model = _built(described, overrides, tensors, str(path))
+    return _with_notes(model, notes, classes, str(path))
+
+
+def _head(overrides: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
+    """How many classes a new classifier should tell apart, if one is wanted, and the rest."""
+    rest = {key: value for key, value in overrides.items() if key != "num_classes"}
+    classes = overrides.get("num_classes")
+    if classes is not None and (type(classes) is not int or classes < 0):
+        raise ValueError(f"load: num_classes is a whole number, 0 or more, got {classes!r}")
+    return classes, rest
+
+
+def _with_notes(model: Any, notes: dict[str, Any], classes: int | None, source: str) -> nn.Module:
+    """The model with its notes, described as it was trained, and with a new classifier if asked."""
+    card = known_config(model)
+    if card is not None:
+        model.default_cfg = model.pretrained_cfg = as_trained(card, notes)
+    if classes is not None and classes != model.num_classes:
+        if not callable(getattr(model, "reset_classifier", None)):
+            raise ValueError(
+                f"load: {source!r} is no classifier, so num_classes cannot replace a part of it; "
+                f"train it for other classes with model.start"
+            )
+        model.reset_classifier(classes)
+        notes = {key: value for key, value in notes.items() if key != "classes"}
+        card = untrained_head(model.pretrained_cfg, classes)
+        model.default_cfg = model.pretrained_cfg = card
     model.notes = notes
-    return model
+    return answering(model)
 
 
 def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -328,10 +361,7 @@ def _read_timm(
         why = f"{error} is missing" if isinstance(error, KeyError) else error
         raise ValueError(f"load: {str(path)!r} is no config of timm's ({why})") from error
     fill(model, tensors, str(folder / "model.safetensors"))
-    if "num_classes" in overrides:
-        model.reset_classifier(overrides["num_classes"])
-    model.notes = notes
-    return model.eval()
+    return _with_notes(model.eval(), notes, _head(overrides)[0], str(folder))
 
 
 def _notes(about: dict[str, Any], names: Sequence[str] | dict[str, str] | None) -> dict[str, Any]:

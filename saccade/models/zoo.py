@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from saccade import weights
 from saccade.models import linglo, qna, sasa
 from saccade.models.backbone import Backbone, Door, Stage
+from saccade.models.card import as_trained
+from saccade.models.face import Face
 from saccade.paper import Claim
 from saccade.spelling import nearest
 
@@ -45,7 +47,7 @@ for _family in FAMILIES.values():
         register_notrace_module(_leaf)
 
 
-class Classifier(nn.Module):
+class Classifier(Face, nn.Module):
     """A backbone with a pooled linear head, speaking timm's protocol."""
 
     default_cfg: dict[str, Any]  # timm sets it: input size, normalisation, names of the ends
@@ -328,22 +330,8 @@ def _header(name: str) -> dict[str, Any]:
 
 def _trained(name: str) -> dict:
     """timm's description of a model that comes with the package."""
-    variant = name.partition(".")[0]
-    notes = _header(name)["notes"]
-    side, crop = notes["test"]["size"], notes["test"]["crop"]
-    fresh = _timm_config(variant)
-    stride = fresh["input_size"][1] // fresh["pool_size"][0]
-    return {
-        **fresh,
-        "file": str(weights.FILES[name]),
-        "num_classes": len(notes["classes"]),
-        "label_names": notes["classes"],
-        "input_size": (3, side, side),
-        "pool_size": (-(-side // stride),) * 2,
-        "crop_pct": crop,
-        "interpolation": notes["test"]["interpolation"],
-        "license": "cc-by-sa-4.0",
-    }
+    card = as_trained(_timm_config(name.partition(".")[0]), _header(name)["notes"])
+    return {**card, "file": str(weights.FILES[name]), "license": "cc-by-sa-4.0"}
 
 
 default_cfgs = generate_default_cfgs(
