@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 from saccade.version import __version__
 
 if TYPE_CHECKING:
+    from saccade.models.graft import graft
     from saccade.models.saved import load, save
     from saccade.models.zoo import build, names
     from saccade.ops.native import kernels
 
-__all__ = ["__version__", "build", "kernels", "load", "names", "save"]
+__all__ = ["__version__", "build", "graft", "kernels", "load", "names", "save"]
 PLACES = {
     "build": "saccade.models.zoo",
+    "graft": "saccade.models.graft",
     "kernels": "saccade.ops.native",
     "load": "saccade.models.saved",
     "names": "saccade.models.zoo",
