@@ -24,6 +24,7 @@ from saccade.models import arguments
 from saccade.models.card import as_trained, untrained_head
 from saccade.models.describe import describe, known_config, timm_config
 from saccade.models.face import answering
+from saccade.models.graft import again
 from saccade.models.zoo import unstated
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -254,6 +255,7 @@ def _built(
     known = _unstated(name, tensors) if isinstance(name, str) else {}
     about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
+    grafts = about.pop("grafts", [])
     if kind is None:
         build = None
     elif not isinstance(kind, str):
@@ -274,6 +276,7 @@ def _built(
 
     def make() -> nn.Module:
         net: Any = build(**about) if build else timm.create_model(**_timm_words(about))
+        net = again(net, grafts)
         fit_norms(net, tensors)
         return net.eval().fuse() if fused else net.eval()
 
