@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from saccade.version import __version__
 
 if TYPE_CHECKING:
+    from saccade.face.register import register
     from saccade.face.training import TrainedRun, train
     from saccade.models.graft import graft
     from saccade.models.saved import load, save
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
     from saccade.ops.native import kernels
 
 __all__ = [
-    "TrainedRun", "__version__", "build", "graft", "kernels", "load", "names", "save", "train",
+    "TrainedRun", "__version__", "build", "graft", "kernels", "load", "names", "register", "save",
+    "train",
 ]  # fmt: skip
 PLACES = {
     "TrainedRun": "saccade.face.training",
@@ -32,10 +34,11 @@ PLACES = {
     "kernels": "saccade.ops.native",
     "load": "saccade.models.saved",
     "names": "saccade.models.zoo",
+    "register": "saccade.face.register",
     "save": "saccade.models.saved",
     "train": "saccade.face.training",
 }
-LATE = {"TrainedRun", "train"}
+LATE = {"TrainedRun", "register", "train"}
 """What is imported when it is first used: it needs more than a model does."""
 
 

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 from torch import nn
 
-from saccade import files, weights
+from saccade import files, outside, weights
 from saccade.layers.branches import fit_norms
 from saccade.models import arguments
 from saccade.models.card import as_trained, untrained_head
@@ -35,6 +35,7 @@ KINDS = {
     "autoencoder": "saccade.models.autoencoder",
     "upscaler": "saccade.models.upscaler",
 }
+GROUPS = ("task", "test")  # of notes, whose kinds may come from outside
 PROGRAMS = frozenset({".pt2", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy", ".onnx"})
 """Endings of files that are exported, or that a pickle is in."""
 BLOCK = re.compile(r"\bstages\.(\d{1,3})\.blocks\.(\d{1,4})\.")
@@ -74,7 +75,11 @@ def save(
         the path
     """
     path = Path(path)
-    about = {"model": describe(model), "notes": notes}
+    about: dict[str, Any] = {"model": describe(model), "notes": notes}
+    kinds = [notes[group].get("kind") for group in GROUPS if isinstance(notes.get(group), dict)]
+    imports = outside.needed([*outside.words_in(about["model"]), *kinds])
+    if imports:
+        about["imports"] = imports
     tensors = model.state_dict() if tensors is None else tensors
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     about = {"format": "pt", "saccade": json.dumps(about)}
@@ -204,6 +209,7 @@ def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from error
     match header:
         case {"model": dict(model)} if "name" in model or "kind" in model:
+            outside.check(header.get("imports"), f"load: {source!r}")
             notes = header.get("notes", {})
         case _:
             raise ValueError(
