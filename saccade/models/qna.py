@@ -105,8 +105,8 @@ class QnA(Backbone):
 class LocalAttention(StandAloneAttention):
     """SASA on B H W C, as the blocks here hand it on; the same bytes, seen as NCHW."""
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    def __init__(self, dim: int, **how: Any):
+        super().__init__(dim, layout="NHWC", **how)
 
 
 # -- variants -------------------------------------------------------------------------------------
