@@ -17,9 +17,8 @@ from typing import Any, cast
 
 import numpy as np
 import timm
-from jaxtyping import Float
 from timm.layers import LayerNorm2d
-from torch import Tensor, nn
+from torch import nn
 
 from saccade.layers import flax, window
 from saccade.layers import qna as layers
