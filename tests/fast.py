@@ -17,7 +17,7 @@ FAST = (
     "tests/engine/test_checkpoint.py", "tests/engine/test_make.py", "tests/engine/test_optim.py",
     "tests/engine/test_run.py", "tests/engine/test_state.py", "tests/engine/test_watch.py",
     "tests/infer/test_batches.py",
-    "tests/infer/test_draw.py", "tests/infer/test_files.py", "tests/infer/test_palette.py",
+    "tests/draw/", "tests/infer/test_files.py",
     "tests/layers/test_anchors.py", "tests/layers/test_init.py", "tests/layers/test_norm.py",
     "tests/models/test_autoencoder.py", "tests/models/test_describe.py",
     "tests/models/test_detector.py", "tests/models/test_flax.py", "tests/models/test_saved.py",

@@ -367,9 +367,12 @@ def opened(
     return one
 
 
-def ready(net: Any, device: torch.device | str = "cpu") -> LoadedModel:
-    """A network that `load` gave, with the task that its notes name."""
-    notes: dict[str, Any] = net.notes
+def ready(
+    net: Any, device: torch.device | str = "cpu", notes: dict[str, Any] | None = None
+) -> LoadedModel:
+    """A network that `load` gave, with the task that its notes name, or others in their place."""
+    notes = net.notes if notes is None else notes
+    assert notes is not None
     classes, data = notes["classes"], notes.get("data", {})
     count = getattr(net, "num_classes", len(classes))
     if len(classes) != count:

@@ -42,9 +42,15 @@ def _without_norms(model: nn.Module) -> dict[str, Any]:
     return {"branch_norm": False} if bare else {}
 
 
+def known_config(model: nn.Module) -> dict[str, Any] | None:
+    """timm's description of a model; None of one that has none."""
+    about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    return dict(about) if about else None
+
+
 def timm_config(model: nn.Module) -> dict[str, Any]:
     """timm's description of a model: architecture, input, normalisation, names of the ends."""
-    about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-    if not about:
+    about = known_config(model)
+    if about is None:
         raise ValueError(f"{type(model).__name__} is no model of saccade or timm: it has no card")
     return dict(about)

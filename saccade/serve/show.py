@@ -25,11 +25,6 @@ MOST = 448  # short side of what a model is shown
 LEAST = 32
 LONG = 4  # its long side, in short sides of a usual picture
 
-ABOUT = {
-    "linglo": "saliency: one map a head, the same for every pixel",
-    "qna": "attention that each pixel receives from all windows that hold it",
-    "sasa": "where one pixel looks, in its neighbourhood",
-}
 NONE = "this model has no attention of its family, so there is no map to show"
 CHECKERED = (
     "The way down moves its windows by {} pixels: neighbouring pixels lie in unequal numbers of "

@@ -163,17 +163,6 @@ def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, 
     assert (images, more["name"], recipe.augment.size) == (data, name, side)
 
 
-def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("quick", "quick-2"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "steps.jsonl").touch()
-    assert learn._free("quick").name == "quick-3"
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert learn._free("quick").name == "quick-2"
-    assert learn._free("scratch").name == "scratch"
-
-
 def test_fine_tuning_wants_something_to_begin_with(run):
     code, said = run("train", "finetune", "--data", "anywhere")
     assert code == 1

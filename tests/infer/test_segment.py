@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saccade.infer.palette import palette
-from saccade.infer.segment import ids, overlay, segmented
+from saccade.draw.masks import overlay
+from saccade.draw.palette import palette
+from saccade.infer.segment import ids, segmented
 from saccade.recipes.recipe import change
 from saccade.tasks.segment.task import SegmentTask
 from tests.data.scenes import NAMES, folder

@@ -2,12 +2,16 @@
 
 from typing import Any
 
+from PIL import Image
+
 from saccade.data import boxes
 from saccade.data.boxes import augment
 from saccade.recipes.detect import BoxAugment, BoxTest, Detr, RetinaNet
 from saccade.recipes.recipe import Recipe
+from saccade.tasks.answers import BoxAnswer
 from saccade.tasks.definition import TaskDefinition
 from saccade.tasks.detect import network
+from saccade.tasks.detect.task import Detect, Detections
 from saccade.tasks.figures import Figure
 
 SIDE = 96  # pixels of a blank image: enough for every level of a pyramid
@@ -21,6 +25,14 @@ def _batching(settings: BoxAugment, images: Any) -> dict[str, Any]:
 
 def _sides(recipe: Recipe) -> tuple[int]:
     return (SIDE,)
+
+
+def _answer(task: Detect, boxes: Detections, photo: Image.Image, name: str) -> BoxAnswer:
+    order = boxes.scores.argsort(descending=True, stable=True)
+    corners, labels, scores = (part[order].cpu().numpy() for part in boxes)
+    return BoxAnswer(
+        photo=photo, name=name, boxes=corners, numbers=labels, scores=scores, classes=task.classes
+    )
 
 
 TASK = TaskDefinition(
@@ -44,4 +56,5 @@ TASK = TaskDefinition(
     command="detect",
     hub_tag="object-detection",
     untrained=network.untrained,
+    answer=_answer,
 )

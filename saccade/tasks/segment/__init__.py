@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from PIL import Image
+
 from saccade.data import masks
 from saccade.data.masks import augment
 from saccade.models import detectors, semantic_fpn
 from saccade.recipes.recipe import Recipe
 from saccade.recipes.segment import MaskAugment, MaskTest, Segment
+from saccade.tasks.answers import MaskAnswer
 from saccade.tasks.definition import TaskDefinition, Untrained
 from saccade.tasks.figures import Figure
 from saccade.tasks.segment.task import SegmentTask
@@ -41,6 +44,10 @@ def _untrained(name: str) -> Untrained | None:
     return Untrained(net, Segment(**sizes), MaskTest())
 
 
+def _answer(task: SegmentTask, labels: Any, photo: Image.Image, name: str) -> MaskAnswer:
+    return MaskAnswer(photo=photo, name=name, mask=labels.cpu().numpy(), classes=task.classes)
+
+
 TASK = TaskDefinition(
     name="segment",
     settings=(Segment,),
@@ -63,4 +70,5 @@ TASK = TaskDefinition(
     command="segment",
     hub_tag="image-segmentation",
     untrained=_untrained,
+    answer=_answer,
 )

@@ -1,10 +1,9 @@
 """Boxes and their names drawn onto a picture, in colours that stay apart for most eyes."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
-
-from saccade.tasks.detect.task import Detections
 
 COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000",
@@ -12,19 +11,28 @@ COLOURS = (
 DARK = ("#f0e442", "#e69f00", "#56b4e9")  # colours on which letters are black
 
 
-def drawn(photo: Image.Image, boxes: Detections, classes: Sequence[str]) -> Image.Image:
-    """The picture with a frame and a label for each box; the surest lies on top."""
+def drawn(photo: Image.Image, boxes: Any, classes: Sequence[str]) -> Image.Image:
+    """The picture with a frame and a label for each box; the surest lies on top.
+
+    Args:
+        photo: the picture; it is not changed
+        boxes: tensors `boxes` (x0 y0 x1 y1 in the picture's pixels), `labels` and `scores`; boxes
+            without scores (None), such as those of an annotation, get their name alone
+        classes: the names that labels stand for
+    """
     sheet = photo.copy()
     pen = ImageDraw.Draw(sheet)
     short = min(sheet.size)
     width = max(2, round(short / 200))
     font = ImageFont.load_default(size=max(11, round(short / 28)))
-    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), boxes.scores.tolist(), strict=True)
+    scores = [None] * len(boxes.boxes) if boxes.scores is None else boxes.scores.tolist()
+    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), scores, strict=True)
     for (x0, y0, x1, y1), label, score in reversed(list(rows)):
         colour = COLOURS[label % len(COLOURS)]
         frame = x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)
         pen.rectangle(frame, outline=colour, width=width)
-        _label(pen, f"{classes[label]} {100 * score:.0f}%", x0, y0, colour, font, sheet.size)
+        text = classes[label] if score is None else f"{classes[label]} {100 * score:.0f}%"
+        _label(pen, text, x0, y0, colour, font, sheet.size)
     return sheet
 
 

@@ -2,21 +2,18 @@
 
     maps = linglo_saliency(model, image)      {"backbone.stages.0.blocks.1.mix": h x H x W, ...}
 
-`picture` turns such maps into one sheet; it needs matplotlib (the viz extra).
+`saccade.view.sheet` lays such maps over the picture.
 """
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
-from PIL import Image
 from torch import Tensor, nn
 
-from saccade.files import writing
 from saccade.layers.layout import MapLayer
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.qna import LearnedQueryAttention
@@ -29,6 +26,8 @@ LAYERS: dict[str, type[nn.Module]] = {
     "qna": LearnedQueryAttention,
     "sasa": StandAloneAttention,
 }
+OUTSIDE: dict[str, type[nn.Module]] = {}
+"""Layers that `saccade.register` made known; their `weights(x)` give B H W h."""
 
 
 @torch.no_grad()
@@ -187,9 +186,12 @@ def sasa_attention(
 # -- classes --------------------------------------------------------------------------------------
 
 
+SHIFTS = 4  # positions each way at which finer evidence is measured, within one stride
+
+
 @torch.no_grad()
 def class_evidence(
-    model: nn.Module, image: Float[Tensor, "1 C H W"], labels: Sequence[int]
+    model: nn.Module, image: Float[Tensor, "1 C H W"], labels: Sequence[int], fine: bool = False
 ) -> Float[np.ndarray, "n h w"]:
     """Where a classifier's decision comes from: each pixel's own part of a class's logit.
 
@@ -197,23 +199,132 @@ def class_evidence(
 
     The head averages before it multiplies, so this is exact and takes no gradient. A map's mean is
     the logit without its bias; below zero a pixel speaks against the class.
+
+    Args:
+        model: a classifier of saccade
+        image: what it is shown
+        labels: numbers of classes
+        fine: on a grid 4 times as fine each way: the image is shown 16 times, shifted by quarters
+            of the last stride, and what each view says of its own pixels is laid between those of
+            the others; its mean is the mean logit of all views, not that of the image alone
     """
     if not isinstance(model, Classifier) or not isinstance(model.head.fc, nn.Linear):
         raise ValueError("class_evidence: takes a classifier of saccade with a linear head")
     if model.head.global_pool.pool_type != "avg":
         raise ValueError("class_evidence: the head must average over pixels (global_pool='avg')")
-    training = model.training
-    f = model.eval().forward_features(image)[0].float()
-    model.train(training)
-    return torch.einsum("kc,chw->khw", model.head.fc.weight[list(labels)].float(), f).cpu().numpy()
+    training, weight = model.training, model.head.fc.weight[list(labels)].float()
+    model.eval()
+    try:
+        if not fine:
+            f = model.forward_features(image)[0].float()
+            return torch.einsum("kc,chw->khw", weight, f).cpu().numpy()
+        return _between(model, image, weight).cpu().numpy()
+    finally:
+        model.train(training)
 
 
-# -- drawing --------------------------------------------------------------------------------------
+def _between(
+    model: Classifier, image: Float[Tensor, "1 C H W"], weight: Float[Tensor, "n D"]
+) -> Float[Tensor, "n h w"]:
+    """Evidence of shifted views, each view's pixels between those of the others.
+
+    A cell of a view that is shifted by (a, b) has its middle at (i + 1/2) stride + (a, b): views
+    that are shifted by -3/8, -1/8, 1/8 and 3/8 of a stride together fill a grid of quarters.
+    """
+    stride = model.backbone.strides[-1]
+    step, pad = stride // SHIFTS, stride // 2
+    offsets = [step * i - (SHIFTS - 1) * step // 2 for i in range(SHIFTS)]
+    H, W = image.shape[2:]
+    padded = F.pad(image, (pad,) * 4, mode="replicate")
+    rows = []
+    for dy in offsets:
+        views = [padded[:, :, pad + dy :, pad + dx :][:, :, :H, :W] for dx in offsets]
+        f = model.forward_features(torch.cat(views)).float()
+        each = torch.einsum("kc,bchw->bkhw", weight, f)
+        rows.append(each.permute(1, 2, 3, 0))  # n h w, and the shift to the right
+    cells = torch.stack(rows, 2)  # n h, the shift downwards, w, the shift to the right
+    return cells.flatten(3, 4).flatten(1, 2)
+
+
+# -- any of them ----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def outside_weights(
+    model: nn.Module, image: Float[Tensor, "1 C H W"], kind: type[nn.Module]
+) -> dict[str, np.ndarray]:
+    """What the layers of one kind from outside say of where they look: a map per head (h, H, W)."""
+    maps = {}
+    for name, (layer, x) in watch(model, image, kind).items():
+        weights: Any = layer.weights  # ty: ignore[unresolved-attribute]
+        heads = weights(x)
+        if heads.ndim != 4 or len(heads) != 1:
+            raise ValueError(
+                f"view: {kind.__name__}.weights gives B H W h, a number a pixel and head, "
+                f"got {tuple(heads.shape)}"
+            )
+        maps[name] = heads[0].permute(2, 0, 1).float().cpu().numpy()
+    return maps
+
+
+WHAT = {
+    "linglo": "saliency: one map a head, the same for every pixel",
+    "qna": "attention that each pixel receives from all windows that hold it",
+    "sasa": "where one pixel looks, in its neighbourhood",
+}
+Place = tuple[float, float]
+
+
+def maps_of(
+    model: nn.Module,
+    image: Float[Tensor, "1 C H W"],
+    family: str,
+    at: tuple[int, int] | None = None,
+) -> tuple[dict[str, np.ndarray], dict[str, list[str]], str, Place | None]:
+    """The maps of every attention layer, flat: n H W.
+
+    Args:
+        model: a network
+        image: what it is shown
+        family: whose attention it has, as `attention_of` says
+        at: the pixel (row, column) of `image` that looks; SASA's layers take the middle if None
+
+    Returns:
+        maps and their labels by layer, what they say in words, and the place that looks, if one
+        does, height and width being 1
+    """
+    H, W = image.shape[2:]
+    if at is not None and family not in ("qna", "sasa"):
+        raise ValueError("view: these maps are the same for every pixel; leave `at` out")
+    pixel = at if at is not None else (H // 2, W // 2) if family == "sasa" else None
+    place = None if pixel is None else ((pixel[0] + 0.5) / H, (pixel[1] + 0.5) / W)
+    what = WHAT.get(family, f"weights of {family}: one map a head")
+    if family == "sasa" and pixel is not None:
+        maps = sasa_attention(model, image, pixel)
+    elif family == "qna":
+        maps = qna_summed_attention(model, image) if at is None else qna_attention(model, image, at)
+        maps = {name: one.reshape(-1, *one.shape[-2:]) for name, one in maps.items()}
+        what = what if at is None else "where the windows of one pixel look, query after query"
+    elif family == "linglo":
+        maps = linglo_saliency(model, image)
+    else:
+        maps = outside_weights(model, image, OUTSIDE[family])
+    labels = {name: labels_of(model.get_submodule(name), len(one)) for name, one in maps.items()}
+    return maps, labels, what, place
+
+
+def labels_of(layer: Any, maps: int) -> list[str]:
+    """What each map of a layer is of, in their order: heads, or those of query after query."""
+    queries = getattr(layer, "queries", 1)
+    heads = [f"head {i + 1}" for i in range(maps // queries)]
+    if queries == 1:
+        return heads
+    return [f"query {q + 1}, {head}" for q in range(queries) for head in heads]
 
 
 def attention_of(model: nn.Module, called: str) -> str:
     """Whose attention a model has: the family's name."""
-    for family, kind in LAYERS.items():
+    for family, kind in {**OUTSIDE, **LAYERS}.items():
         if any(isinstance(module, kind) for module in model.modules()):
             return family
     raise ValueError(f"view: {called!r} has no attention to draw, of any of the three papers")
@@ -263,134 +374,3 @@ def most_different(maps: Float[np.ndarray, "n H W"], count: int) -> list[int]:
             along = rest[one] / lengths[one]
             rest = rest - np.outer(rest @ along, along)
     return sorted(chosen)
-
-
-ACROSS = 8  # maps in a row; more go on in the next
-FRAME = 1200  # milliseconds of a stage
-SMALL, LARGE, FULL = 1.6, 3.4, 6.8  # inches of a map: many, a few, and two that fill the width
-OVER = 0.6  # how much a map covers of the photo
-
-
-def picture(
-    image: Float[np.ndarray, "H W 3"],
-    maps: Mapping[str, Float[np.ndarray, "..."]],
-    path: str | Path,
-    title: str = "",
-    names: Sequence[str] | Mapping[str, Sequence[str]] = (),
-    *,
-    ring: tuple[float, float] | None = None,
-    clip: float = 100.0,
-    signed: bool = False,
-    side: float = SMALL,
-    smooth: bool = False,
-    tile: Mapping[str, int] | None = None,
-) -> Path:
-    """Lay each map over the image, the heads of an entry side by side, and save the sheet.
-
-    A path that ends in .gif shows the entries one after the other. `names` stand for "head 1", ...,
-    in all entries or, as a mapping, in each. `ring` marks a place of the image, its height and
-    width being 1. Each map has its own scale, up to what `clip` percent of its pixels do not
-    exceed; `signed` ones share a scale around zero. `side` is a map's width in inches; `smooth`
-    interpolates between its pixels. `tile` says of entries that are windows laid side by side how
-    many pixels a window has: lines part them, and no photo shines through.
-    """
-    across = min(max(len(heads) for heads in maps.values()), ACROSS)
-    how: dict[str, Any] = {
-        "ring": ring, "clip": clip, "signed": signed, "across": across, "side": side,
-        "smooth": smooth, "tile": tile or {},
-    }  # fmt: skip
-    if Path(path).suffix.lower() == ".gif":
-        frames = [_sheet(image, {name: heads}, title, names, **how) for name, heads in maps.items()]
-        wide, high = (max(frame.size[i] for frame in frames) for i in (0, 1))
-        film = Image.new("RGB", (wide, high * len(frames)), "white")
-        for i, frame in enumerate(frames):
-            film.paste(frame, (0, i * high))
-        film = film.quantize(256, dither=Image.Dither.NONE)  # one palette, so that nothing flickers
-        laid = [film.crop((0, i * high, wide, (i + 1) * high)) for i in range(len(frames))]
-        with writing(path):
-            laid[0].save(path, save_all=True, append_images=laid[1:], duration=FRAME, loop=0)
-    else:
-        sheet = _sheet(image, maps, title, names, **how)
-        with writing(path):
-            sheet.save(path)
-    return Path(path)
-
-
-def _sheet(
-    image: Float[np.ndarray, "H W 3"],
-    maps: Mapping[str, Float[np.ndarray, "..."]],
-    title: str,
-    names: Sequence[str] | Mapping[str, Sequence[str]],
-    *,
-    ring: tuple[float, float] | None,
-    clip: float,
-    signed: bool,
-    across: int,
-    side: float,
-    smooth: bool,
-    tile: Mapping[str, int],
-) -> Image.Image:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'saccade[viz]'") from error
-
-    rows = {name: -(-len(heads) // across) for name, heads in maps.items()}
-    H, W = image.shape[:2]
-    first = min(side, LARGE) / side  # the photo's width in maps
-    width, letters = side * (first + across), 7 + (side > SMALL) + (side > LARGE)
-    figure = Figure(
-        figsize=(width, sum(rows.values()) * (side * H / W + 0.26) + 0.5), layout="constrained"
-    )
-    canvas = FigureCanvasAgg(figure)
-    widths = {"width_ratios": [first, *[1] * across]}
-    axes = figure.subplots(sum(rows.values()), 1 + across, squeeze=False, gridspec_kw=widths)
-    for axis in axes.flat:
-        axis.axis("off")
-    grey, place, top = image.mean(2), (0, W, H, 0), 0
-    most = max(float(np.abs(heads).max()) for heads in maps.values())
-    drawn = None
-    for name, heads in maps.items():
-        axes[top, 0].imshow(image, extent=place)
-        axes[top, 0].set_anchor("N")
-        called = names.get(name, ()) if isinstance(names, Mapping) else names
-        axes[top, 0].set_title(_folded(name, 11 * first * side), fontsize=letters + 1, loc="left")
-        if ring is not None:
-            at = {"x": [ring[1] * W], "y": [ring[0] * H]}
-            axes[top, 0].scatter(**at, s=60, facecolors="none", edgecolors="black", linewidths=3)
-            axes[top, 0].scatter(**at, s=60, facecolors="none", edgecolors="white", linewidths=1.5)
-        for i, head in enumerate(heads):
-            axis = axes[top + i // across, 1 + i % across]
-            low, high = (-most, most) if signed else (head.min(), np.percentile(head, clip))
-            colours = {"cmap": "RdBu_r" if signed else "viridis", "vmin": low, "vmax": high}
-            axis.imshow(grey, cmap="gray", extent=place)
-            drawn = axis.imshow(
-                head, **colours, alpha=1.0 if name in tile else OVER, extent=place,
-                interpolation="bilinear" if smooth else "nearest",
-            )  # fmt: skip
-            if name in tile:
-                _part(axis, (H, W), [length // tile[name] for length in head.shape])
-            label = called[i] if called else f"head {i + 1}"
-            axis.set_title(label, fontsize=letters, pad=2)
-        top += rows[name]
-    if signed and drawn is not None:
-        figure.colorbar(drawn, ax=axes, label="part of the logit", fraction=0.05)
-    if title:
-        figure.suptitle(_folded(title, 13 * width), fontsize=10)
-    figure.set_dpi(110)
-    canvas.draw()
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-
-
-def _part(axis: Any, size: tuple[int, int], windows: Sequence[int]) -> None:
-    """Lines between windows that lie side by side."""
-    (H, W), (down, along) = size, windows
-    how = {"colors": "white", "linewidths": 0.6}
-    axis.hlines([H * i / down for i in range(1, down)], 0, W, **how)
-    axis.vlines([W * j / along for j in range(1, along)], 0, H, **how)
-
-
-def _folded(text: str, letters: float) -> str:
-    """In lines of at most so many letters."""
-    return "\n".join(textwrap.wrap(text, max(8, int(letters))))

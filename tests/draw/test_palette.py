@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from saccade.infer.palette import FIRST, palette, seen
+from saccade.draw.palette import FIRST, palette, seen
 
 
 def least(colours):

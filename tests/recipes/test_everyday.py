@@ -6,6 +6,7 @@ from saccade.cli import learn
 from saccade.engine import session
 from saccade.recipes import book
 from saccade.recipes.recipe import override
+from tests.cli.conftest import typed as typed  # the command line, as a fixture
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from saccade.infer.draw import drawn
+from saccade.draw.boxes import drawn
 from saccade.tasks.detect.task import Detections
 
 
