@@ -31,7 +31,7 @@ CHECKERED = (
     "The way down moves its windows by {} pixels: neighbouring pixels lie in unequal numbers of "
     "windows, hence the checkerboard."
 )
-EVIDENCE = "what speaks for (red) and against (blue) each class, seen over the whole picture"
+EVIDENCE = "what speaks for (red) and against (blue) each class, over the mean of all classes"
 DRAWN = 1000  # pixels of the long side of a picture with its boxes or regions
 
 
@@ -223,7 +223,7 @@ def _jpeg(picture: Image.Image) -> str:
 def _evidence(model: PageModel, x: torch.Tensor) -> dict[str, Any]:
     """Maps of the three likeliest classes in bytes, 128 being nothing, on one scale."""
     shares, labels = model.net(x)[0].softmax(-1).topk(min(3, model.figures["classes"]))
-    maps = view.class_evidence(model.net, x, labels.tolist(), fine=True)
+    maps = view.class_evidence(model.net, x, labels.tolist(), fine=True, relative=True)
     most = max(float(np.abs(maps).max()), 1e-12)
     assert model.trained is not None
     names = [model.trained.classes[i] for i in labels.tolist()]

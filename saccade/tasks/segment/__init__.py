@@ -2,16 +2,19 @@
 
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from saccade.data import masks
 from saccade.data.masks import augment
+from saccade.draw.masks import beside, overlay
 from saccade.models import detectors, semantic_fpn
 from saccade.recipes.recipe import Recipe
 from saccade.recipes.segment import MaskAugment, MaskTest, Segment
 from saccade.tasks.answers import MaskAnswer
 from saccade.tasks.definition import TaskDefinition, Untrained
 from saccade.tasks.figures import Figure
+from saccade.tasks.segment.pixels import IGNORED
 from saccade.tasks.segment.task import SegmentTask
 
 
@@ -48,6 +51,14 @@ def _answer(task: SegmentTask, labels: Any, photo: Image.Image, name: str) -> Ma
     return MaskAnswer(photo=photo, name=name, mask=labels.cpu().numpy(), classes=task.classes)
 
 
+def _example(
+    task: SegmentTask, photo: Image.Image, target: dict[str, Any], answer: Any
+) -> Image.Image:
+    mask = np.array(target["mask"])
+    known = np.where(mask == IGNORED, answer.mask, mask)  # pixels without a label are not judged
+    return beside(overlay(photo, known, list(task.classes)), answer.draw())
+
+
 TASK = TaskDefinition(
     name="segment",
     settings=(Segment,),
@@ -71,4 +82,5 @@ TASK = TaskDefinition(
     hub_tag="image-segmentation",
     untrained=_untrained,
     answer=_answer,
+    example=_example,
 )
