@@ -3,7 +3,7 @@
 import base64
 import io
 
-import torch
+import numpy as np
 from PIL import Image
 
 from saccade import tasks
@@ -16,13 +16,11 @@ from tests.engine.dense_runs import SEGMENT
 
 class Scenes:
     def read(self, i):
-        import numpy as np
-
         if i == 7:
             raise Unreadable("7.png", "it has gone")
         photo, mask = scene(np.random.default_rng(i))
         mask[:3] = IGNORED
-        return photo, {"mask": torch.from_numpy(mask)}
+        return photo, mask
 
 
 def test_the_truth_lies_beside_the_prediction():

@@ -51,11 +51,10 @@ def _answer(task: SegmentTask, labels: Any, photo: Image.Image, name: str) -> Ma
     return MaskAnswer(photo=photo, name=name, mask=labels.cpu().numpy(), classes=task.classes)
 
 
-def _example(
-    task: SegmentTask, photo: Image.Image, target: dict[str, Any], answer: Any
-) -> Image.Image:
-    mask = np.array(target["mask"])
-    known = np.where(mask == IGNORED, answer.mask, mask)  # pixels without a label are not judged
+def _example(task: SegmentTask, photo: Image.Image, target: Any, answer: Any) -> Image.Image:
+    known = np.where(
+        target == IGNORED, answer.mask, target
+    )  # pixels without a label are not judged
     return beside(overlay(photo, known, list(task.classes)), answer.draw())
 
 
