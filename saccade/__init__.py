@@ -19,17 +19,19 @@ from saccade.version import __version__
 if TYPE_CHECKING:
     from saccade.face.register import register
     from saccade.face.training import TrainedRun, train
+    from saccade.models.graft import graft
     from saccade.models.saved import load, save
     from saccade.models.zoo import build, names
     from saccade.ops.native import kernels
 
 __all__ = [
-    "TrainedRun", "__version__", "build", "kernels", "load", "names", "register", "samples", "save",
-    "train",
+    "TrainedRun", "__version__", "build", "graft", "kernels", "load", "names", "register",
+    "samples", "save", "train",
 ]  # fmt: skip
 PLACES = {
     "TrainedRun": "saccade.face.training",
     "build": "saccade.models.zoo",
+    "graft": "saccade.models.graft",
     "kernels": "saccade.ops.native",
     "load": "saccade.models.saved",
     "names": "saccade.models.zoo",

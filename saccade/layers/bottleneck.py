@@ -91,7 +91,7 @@ def _is_affine(norm: nn.Module) -> bool:
 
 def _attends(mix: nn.Module) -> bool:
     """Whether it is attention that the kernel computes."""
-    if type(mix) is not StandAloneAttention or mix.backend != "auto":
+    if type(mix) is not StandAloneAttention or mix.backend != "auto" or not mix.of_paper:
         return False
     if mix.position == "absolute" or (mix.position == "none" and mix.key is None):
         return False

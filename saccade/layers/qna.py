@@ -8,12 +8,12 @@ Because the queries are the same everywhere, the scores are one linear map of x:
 Maps are B H W C; `saccade.ops.qna` does the aggregation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from timm.layers import DropPath
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
@@ -22,6 +22,7 @@ from saccade.layers import flax
 from saccade.layers.block import FeedForward
 from saccade.layers.conv import Conv1x1
 from saccade.layers.init import cut_normal_, lecun_normal_
+from saccade.layers.layout import MapLayer
 from saccade.layers.norm import of_channels
 from saccade.layers.ready import residual
 from saccade.layers.untouched import readable, untouched
@@ -29,11 +30,11 @@ from saccade.ops import qna as ops
 from saccade.ops.native.pixels import LearnedQueriesResidual, PixelProduct
 from saccade.ops.native.qna import WIDEST
 from saccade.ops.native.residual import Norm, dense, serves
-from saccade.ops.precision import no_autocast, wide
+from saccade.ops.precision import no_autocast, nothing, wide
 
 
 @readable
-class LearnedQueryAttention(nn.Module):
+class LearnedQueryAttention(MapLayer):
     """Weigh the pixels of every window by what they hold, asked by a few learned queries.
 
     The map goes from H x W to ceil(H / stride) x ceil(W / stride), unless `padding` says otherwise.
@@ -45,7 +46,12 @@ class LearnedQueryAttention(nn.Module):
     normalize  queries to unit length, per head
     scale      Ws, which weighs the softmax place by place
     backend    how it is computed, never what: "auto", or a form of `saccade.ops.qna.aggregate`
+    layout     "NCHW", "NHWC" or "tokens"; None: as here, B H W C (`size`, `prefix`: `MapLayer`)
+
+    A token before the map's (a class token) gathers the whole map by the same queries.
     """
+
+    takes_prefix = True
 
     def __init__(
         self,
@@ -62,8 +68,12 @@ class LearnedQueryAttention(nn.Module):
         normalize: bool = True,
         scale: bool = True,
         backend: str = "auto",
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
+        prefix: int = 0,
     ):
         super().__init__()
+        self.place(dim, layout, size, prefix)
         width = dim if width is None else width
         _check(type(self).__name__, width, heads, window, stride, queries, padding, backend)
         self.heads, self.window, self.stride, self.queries = heads, window, stride, queries
@@ -118,9 +128,14 @@ class LearnedQueryAttention(nn.Module):
     def values(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W h d"]:
         return self.value(x).unflatten(-1, (self.heads, -1))
 
-    def weights(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo L h k k"]:
+    def weights(
+        self, x: Float[Tensor, "B H W C"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B Ho Wo L h k k"]:
         """What each query takes from each place of each window, before Ws. `view` draws this."""
-        return ops.weights(self.scores(x), self.rpe, self.stride, self.padding)
+        s = self.scores(x)
+        if padding is not None:
+            s = s.masked_fill(padding[..., None, None], nothing(s))
+        return ops.weights(s, self.rpe, self.stride, self.padding)
 
     def value_and_score_map(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
         """The linear map from x to its values and scores side by side, and its bias."""
@@ -128,8 +143,14 @@ class LearnedQueryAttention(nn.Module):
         bias = None if bias is None else torch.cat((self.value.bias, bias))
         return torch.cat((self.value.weight, matrix)), bias
 
-    def aggregate(self, x: Float[Tensor, "B H W C"], fold: bool) -> Tensor:
+    def aggregate(
+        self, x: Float[Tensor, "B H W C"], fold: bool, padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Tensor:
         tables, options = (self.rpe, self.scale), (self.stride, self.padding, fold, self.backend)
+        if padding is not None:  # places without image weigh nothing, and are nothing
+            s, v, off = self.scores(x), self.values(x), padding[..., None, None]
+            s, v = s.masked_fill(off, nothing(s)), v.masked_fill(off, 0)
+            return ops.aggregate(s, v, *tables, *options)
         if untouched(x, self.key, self.value) and _like_biased(self.key, self.value):
             return ops.gather(x, *self.value_and_score_map(x), *tables, *options)
         return ops.aggregate(self.scores(x), self.values(x), *tables, *options)
@@ -143,8 +164,12 @@ class LearnedQueryAttention(nn.Module):
                 f"pixels, window={self.window} padding={self.padding}; try a larger padding"
             )
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:
+    def on_map(
+        self, x: Float[Tensor, "B H W C"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B Ho Wo D"]:
         self.check(x)
+        if padding is not None:
+            return self.mix(self.aggregate(x, True, padding).flatten(3))
         plain = self.backend == "auto" and untouched(x, self.key, self.value, self.mix)
         if plain and _like_biased(self.key, self.value):
             tables, mix = (self.rpe, self.scale), (self.mix.weight, self.mix.bias)
@@ -152,10 +177,25 @@ class LearnedQueryAttention(nn.Module):
             return ops.attend(x, *joined, *tables, *mix, self.stride, self.padding)
         return self.mix(self.aggregate(x, fold=True).flatten(3))
 
+    def on_prefix(
+        self, head: Float[Tensor, "B p C"], x: Float[Tensor, "B H W C"],
+        padding: Bool[Tensor, "B H W"] | None,
+    ) -> Float[Tensor, "B p D"]:  # fmt: skip
+        """One answer for all of them: the mean of what each query gathers of the whole map."""
+        s = self.scores(x).flatten(1, 2)  # B N L h
+        if padding is not None:
+            s = s.masked_fill(padding.flatten(1)[..., None, None], nothing(s))
+        p = torch.softmax(s, 1, dtype=wide(s.dtype)).mean(2)
+        v = self.values(x).flatten(1, 2)
+        z = torch.einsum("bnh,bnhd->bhd", p.to(v.dtype), v).flatten(1)
+        return self.mix(z)[:, None].expand(-1, head.shape[1], -1)
+
     def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> LearnedQueriesResidual | None:
         """x + self(norm(x)) as one call, for inference; None where modules must be called."""
         key, value, mix = self.key, self.value, self.mix
         if type(self) is not LearnedQueryAttention or self.backend != "auto":
+            return None
+        if self.layout not in (None, "NHWC"):
             return None
         if not untouched(x, key, value, mix) or not of_channels(norm, x):
             return None
@@ -188,6 +228,8 @@ class LearnedQueryUpsampling(LearnedQueryAttention):
     in row i, column j of each block.
     """
 
+    takes_prefix = False
+
     def __init__(
         self,
         dim: int,
@@ -200,18 +242,22 @@ class LearnedQueryUpsampling(LearnedQueryAttention):
         bias: bool = False,
         normalize: bool = True,
         backend: str = "auto",
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
     ):
         if factor < 1:
             raise ValueError(f"LearnedQueryUpsampling: factor must be at least 1, got {factor=}")
         super().__init__(
             dim, heads, window, 1, factor**2, width=width, out_dim=out_dim, bias=bias,
-            normalize=normalize, scale=False, backend=backend,
+            normalize=normalize, scale=False, backend=backend, layout=layout, size=size,
         )  # fmt: skip
         self.factor = factor
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Hs Ws D"]:
+    def on_map(
+        self, x: Float[Tensor, "B H W C"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B Hs Ws D"]:
         self.check(x)
-        z = self.aggregate(x, fold=False).flatten(4)  # B H W L D
+        z = self.aggregate(x, False, padding).flatten(4)  # B H W L D
         z = z.unflatten(3, (self.factor, self.factor)).permute(0, 1, 3, 2, 4, 5)  # B H i W j D
         return self.mix(z.flatten(3, 4).flatten(1, 2))
 
@@ -239,7 +285,9 @@ class QnADown(nn.Module):
     def __init__(self, dim: int, heads: int, window: int, queries: int, drop_path: float = 0.0):
         super().__init__()
         self.mix_norm = nn.LayerNorm(dim, eps=1e-6)
-        self.mix = LearnedQueryAttention(dim, heads, window, 2, queries, width=2 * dim)
+        self.mix = LearnedQueryAttention(
+            dim, heads, window, 2, queries, width=2 * dim, layout="NHWC"
+        )
         self.skip = Conv1x1(dim, 2 * dim, stride=2, bias=False)
         self.ffn_norm = nn.LayerNorm(2 * dim, eps=1e-6)
         self.ffn = QnAFeedForward(2 * dim)

@@ -94,6 +94,8 @@ def _as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> 
     # Not by getattr with a default, which torch.compile takes for the default.
     if module.forward.__func__ is not forwards[kind]:
         return False
+    if kind.__call__ is not _CALL and not torch.compiler.is_compiling():  # exporters patch it
+        return False
     return not any(getattr(module, hooks) for hooks in HOOKS)
 
 
@@ -109,7 +111,7 @@ def plain(module: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
 
 def hooked_everywhere() -> bool:
     """Whether somebody hooked or patched all modules; FLOP counters only note their names."""
-    if nn.Module.__call__ is not _CALL and not torch.compiler.is_compiling():  # exporters patch it
+    if nn.Module.__call__ is not _CALL and not torch.compiler.is_compiling():
         return True
     for name in HOOKS:
         for hook in getattr(everywhere, f"_global{name}").values():

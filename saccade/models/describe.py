@@ -11,7 +11,9 @@ from saccade.models.zoo import Classifier, stated
 def describe(model: nn.Module) -> dict[str, Any]:
     """The arguments that make this model again, one of saccade or of timm."""
     arguments = _arguments(model)
-    return {**stated(arguments.get("name", "")), **arguments}
+    grafts = getattr(model, "grafts", None)
+    also = {"grafts": grafts} if grafts else {}
+    return {**stated(arguments.get("name", "")), **arguments, **also}
 
 
 def _arguments(model: nn.Module) -> dict[str, Any]:

@@ -20,9 +20,9 @@ from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.paper import Claim
 
 MIXERS = {
-    "key-only": KeyOnlyAttention,
-    "dot": DotProductAttention,
-    "dot-naive": partial(DotProductAttention, fused=False),
+    "key-only": partial(KeyOnlyAttention, layout="NHWC"),
+    "dot": partial(DotProductAttention, layout="NHWC"),
+    "dot-naive": partial(DotProductAttention, fused=False, layout="NHWC"),
 }
 
 

@@ -75,7 +75,7 @@ class QnA(Backbone):
         def local(i: int) -> nn.Module:
             if mixer == "sasa":
                 return LocalAttention(widths[i], heads=heads[i], window=window)
-            return LearnedQueryAttention(widths[i], heads[i], window, 1, queries)
+            return LearnedQueryAttention(widths[i], heads[i], window, 1, queries, layout="NHWC")
 
         def block(i: int, mix: nn.Module, rate: float) -> Block:
             return Block(widths[i], mix, QnAFeedForward(widths[i]), rate)
@@ -85,7 +85,7 @@ class QnA(Backbone):
         for i, rates in enumerate(drop_rates(drop_path, counts)):
             mixers = [
                 *(
-                    WindowAttention(widths[i], sa_heads[i], sa_windows[i])
+                    WindowAttention(widths[i], sa_heads[i], sa_windows[i], layout="NHWC")
                     for _ in range(sa_depths[i])
                 ),
                 *(local(i) for _ in range(depths[i])),

@@ -7,7 +7,7 @@ for a detector, its kind and the arguments of that kind's `build`.
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from saccade.models import arguments
 from saccade.models.card import as_trained, untrained_head
 from saccade.models.describe import describe, known_config, timm_config
 from saccade.models.face import answering
+from saccade.models.graft import again
 from saccade.models.zoo import unstated
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -261,6 +262,7 @@ def _built(
     known = _unstated(name, tensors) if isinstance(name, str) else {}
     about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
+    grafts = about.pop("grafts", [])
     if kind is None:
         build = None
     elif not isinstance(kind, str):
@@ -281,6 +283,7 @@ def _built(
 
     def make() -> nn.Module:
         net: Any = build(**about) if build else timm.create_model(**_timm_words(about))
+        net = again(net, grafts)
         fit_norms(net, tensors)
         return net.eval().fuse() if fused else net.eval()
 
@@ -357,28 +360,52 @@ def _read_timm(
             if key in config:
                 about.setdefault(key, config[key])
         arguments.check(about, None, len(tensors))
-        for key, value in card.items():
-            arguments.check_value(key, value)
-        names = config.get("label_names")
-        model: Any = timm.create_model(
-            **_timm_words(about), pretrained_cfg={**card, "architecture": about["name"]}
-        )
+        arguments.check_card(card)
+        names = _label_names(config.get("label_names"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_config(path, error) from error
+    words: Any = _timm_words(about) | {"pretrained_cfg": {**card, "architecture": about["name"]}}
+    weights_file = str(folder / "model.safetensors")
+    try:
+        with torch.device("meta"):
+            _fits(timm.create_model(**words), tensors, weights_file)
+    except _MisfitError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # some models of timm need memory; they are built below
+        del error
+    try:
+        model: Any = timm.create_model(**words)
         notes = _notes(timm_config(model), names)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
-        why = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"load: {str(path)!r} is no config of timm's ({why})") from error
-    fill(model, tensors, str(folder / "model.safetensors"))
+    except Exception as error:  # whatever a model says about arguments that do not fit
+        raise _no_config(path, error) from error
+    fill(model, tensors, weights_file)
     return _with_notes(model.eval(), notes, _head(overrides)[0], str(folder))
 
 
-def _notes(about: dict[str, Any], names: Sequence[str] | dict[str, str] | None) -> dict[str, Any]:
+def _no_config(path: Path, error: Exception) -> ValueError:
+    why = f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+    why = why or f"its model refuses it: {type(error).__name__}"
+    return ValueError(f"load: {str(path)!r} is no config of timm's ({why})")
+
+
+def _label_names(names: Any) -> list[str] | None:
+    """The classes of timm's config, which has a list of them, or a dict with their numbers."""
+    if names is None:
+        return None
+    if isinstance(names, dict):
+        if any(not key.isdecimal() or len(key) > 9 for key in names):
+            raise ValueError("label_names are not numbered")
+        names = [names[key] for key in sorted(names, key=int)]
+    if not isinstance(names, list) or any(type(n) is not str or control(n) for n in names):
+        raise ValueError("label_names are no list of plain words")
+    return names
+
+
+def _notes(about: dict[str, Any], names: list[str] | None) -> dict[str, Any]:
     """timm's description as the notes that a run would save."""
     test = {
         "size": about["input_size"][1],
         "crop": about["crop_pct"],
         "interpolation": about["interpolation"],
     }
-    if names is None:
-        return {"test": test}
-    order = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else names
-    return {"classes": list(order), "test": test}
+    return {"test": test} if names is None else {"classes": names, "test": test}

@@ -30,6 +30,8 @@ class Model:
     """A saved model or a run to take the backbone's weights from; fresh ones if empty."""
     options: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the model, such as window=5."""
+    graft: str = ""
+    """Layers of saccade to put into it, such as "sasa where=layer4 window=5; rp-cpe keep=true"."""
 
     def __post_init__(self) -> None:
         hold(self, drop_path=BELOW_ONE)

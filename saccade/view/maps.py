@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from saccade.layers.layout import MapLayer
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.qna import LearnedQueryAttention
 from saccade.layers.sasa import StandAloneAttention
@@ -53,7 +54,12 @@ def watch(
             hook.remove()
         for module, mode in modes:
             module.training = mode
-    return {name: (layers[name], x) for name, x in reads.items()}
+    return {name: (layers[name], _own(layers[name], x)) for name, x in reads.items()}
+
+
+def _own(layer: nn.Module, x: Tensor) -> Tensor:
+    """What a layer reads, in the layout in which it computes."""
+    return layer.mapped(x)[0] if isinstance(layer, MapLayer) and layer.layout else x
 
 
 # -- LinGlo ---------------------------------------------------------------------------------------

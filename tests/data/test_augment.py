@@ -149,7 +149,7 @@ def test_no_policy(word):
 
 
 def test_no_share():
-    with pytest.raises(ValueError, match=r"test.crop: a share in 0..1, got 224"):
+    with pytest.raises(ValueError, match=r"test.crop: 0.1 to 1, got 224"):
         augment.test(Seen(crop=224), MEAN, STD)
 
 

@@ -188,10 +188,37 @@ def shift(net):
     net.ffn_norm.bias.data.fill_(2)
 
 
+def another_norm(net):
+    net.mix_norm = nn.LayerNorm(24, bias=False)
+    nn.init.constant_(net.mix_norm.weight, 2)
+
+
+def no_norm(net):
+    net.ffn_norm = nn.Identity()
+
+
+def another_drop(net):
+    net.drop = nn.Tanh()
+
+
+def one_more_branch(net):
+    net.ffn.position.branches.append(copy.deepcopy(net.ffn.position.branches[1]))
+
+
+def shallow_copy(net):
+    """Attributes of its own, and with them what was ready for the first one."""
+    net.mix = copy.copy(net.mix)
+    net.mix._modules = copy.deepcopy(net.mix._modules)
+    net.mix.gate.weight.data.neg_()
+
+
 @pytest.mark.parametrize(
     "change",
-    [one_number, numpys, step, other_weights, statistics, turned, another, eps, bias, shift],
-)
+    [
+        one_number, numpys, step, other_weights, statistics, turned, another, eps, bias, shift,
+        another_norm, no_norm, another_drop, one_more_branch, shallow_copy,
+    ],
+)  # fmt: skip
 def test_changes_show(change):
     net, x = block(), image(1, 24, 8, 8)
     with torch.no_grad():
@@ -269,7 +296,7 @@ def test_hooks_on_all_modules():
     assert net.mix.key in seen
 
 
-@pytest.mark.parametrize("change", ["prune", "parametrise", "patch", "class"])
+@pytest.mark.parametrize("change", ["prune", "parametrise", "patch", "class", "call"])
 def test_whatever_is_wrapped_around_counts(change, monkeypatch):
     net, x = block(), image(1, 24, 8, 8)
     with torch.no_grad():
@@ -280,6 +307,8 @@ def test_whatever_is_wrapped_around_counts(change, monkeypatch):
         parametrize.register_parametrization(net.mix.value, "weight", nn.Softplus())
     elif change == "patch":
         net.ffn.forward = lambda x: 3 * x
+    elif change == "call":
+        monkeypatch.setattr(nn.Linear, "__call__", lambda self, x: 2 * self.forward(x))
     else:
         monkeypatch.setattr(nn.LayerNorm, "forward", lambda self, x: x)
     with torch.no_grad():

@@ -54,7 +54,7 @@ def _answer(task: SegmentTask, labels: Any, photo: Image.Image, name: str) -> Ma
 def _example(task: SegmentTask, photo: Image.Image, target: Any, answer: Any) -> Image.Image:
     known = np.where(
         target == IGNORED, answer.mask, target
-    )  # pixels without a label are not judged
+    )  # no label, no fault
     return beside(overlay(photo, known, list(task.classes)), answer.draw())
 
 
