@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "version": set(),
     "claim": set(),
     "outside": set(),
+    "samples": set(),
     "weights": set(),
     "ops": set(),
     "layers": {"ops"},
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     "view": MODELS | {"tasks"},
     "export": ENGINE,
     "paper": ENGINE | {"report"},
-    "serve": ENGINE | {"view", "paper"},
+    "serve": ENGINE | {"view", "paper", "samples"},
     "face": ENGINE | {"infer", "report", "view"},
 }
 

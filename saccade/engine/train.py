@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saccade import tasks
 from saccade.data.datasets import Splits
 from saccade.data.loader import Batch
-from saccade.engine import distributed, make
+from saccade.engine import distributed, examples, make
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
@@ -27,7 +28,8 @@ from saccade.engine.optim import average, length, optimiser, schedule
 from saccade.engine.run import Run
 from saccade.engine.state import TrainingState
 from saccade.engine.watch import Watcher
-from saccade.tasks.task import Task
+from saccade.models.describe import timm_config
+from saccade.tasks.task import Metric, Task
 
 Report = Callable[[Run], list[str]]
 
@@ -227,6 +229,7 @@ class Training:
             if best:
                 self.best = score
                 self.weights.publish(self.run, figures, self.notes, self.group)
+            tables = self._tables(metric) if best and self.group.first else None
         for loader in (self.train, self.val):  # what one process met, all know
             for met in distributed.all_gather(dict(loader.bad), self.group):
                 loader.note(met)
@@ -237,7 +240,8 @@ class Training:
         }  # fmt: skip
         if self.group.first:
             self.run.write(line)
-            self.run.write_json("tables.json", metric.tables())
+            if tables is not None:  # of the model that was saved
+                self.run.write_json("tables.json", tables)
             self.run.write_json("bad.json", {**self.train.bad, **self.val.bad})
         self.watcher.evaluated(line, best)
         if self.group.first and self.report is not None:
@@ -246,6 +250,20 @@ class Training:
                 self.watcher.say(sentence)
             set_rng(state)  # whatever a report draws, the run goes on as if it had not
         return score
+
+    def _tables(self, metric: Metric) -> dict[str, Any]:
+        """What the metric counted, with small pictures of the examples that it names."""
+        tables, definition = metric.tables(), tasks.of(self.run.recipe)
+        if definition.example is not None and self.weights.split:
+            return {key: value for key, value in tables.items() if key != "examples"}
+        about = timm_config(self.task.net)
+        transform = definition.test_transform(self.run.recipe.test, about["mean"], about["std"])
+        try:
+            pictures = examples.drawn(definition, self.task, transform, self.val.images, tables)
+        except Exception as error:  # pictures must never stop a run
+            self.watcher.say(f"no examples in the report: {type(error).__name__}: {error}")
+            pictures = {}
+        return {**tables, "examples": pictures}
 
     def save(self, score: float | None = None) -> None:
         self._sound()

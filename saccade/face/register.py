@@ -121,7 +121,8 @@ def _add_layer(name: str, layer: type[nn.Module], module: str, like: tuple[str, 
             )
     if name in linglo.MIXERS and name not in outside.MODULES:
         raise ValueError(f"register: saccade has a layer named {name!r} already; rename yours")
-    linglo.MIXERS[name] = layer
+    mixers: dict[str, Any] = linglo.MIXERS
+    mixers[name] = layer
     if callable(getattr(layer, "weights", None)):
         view.OUTSIDE[name] = layer
     for variant in like:

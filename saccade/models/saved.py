@@ -76,7 +76,8 @@ def save(
     """
     path = Path(path)
     about: dict[str, Any] = {"model": describe(model), "notes": notes}
-    kinds = [notes[group].get("kind") for group in GROUPS if isinstance(notes.get(group), dict)]
+    groups = [notes.get(name) for name in GROUPS]
+    kinds = [group.get("kind") for group in groups if isinstance(group, dict)]
     imports = outside.needed([*outside.words_in(about["model"]), *kinds])
     if imports:
         about["imports"] = imports

@@ -122,3 +122,20 @@ def test_a_run_of_which_little_is_left(tmp_path):
     assert "nan top-1" in made.text
     assert "No recipe is named 'mine'" in made.text
     assert "Confusion" not in made.text
+
+
+def test_examples_and_tables_are_shown(tmp_path):
+    run = written(tmp_path)
+    rows = [{"caption": EVIL, "jpeg": "QUJD"}, {"caption": "no picture", "jpeg": '"><script>'}]
+    content = {
+        "per_class": [{"class": EVIL, "AP": None, "boxes": 3}],
+        "examples": {EVIL: rows, "none": [], "odd": "text"},
+    }
+    write_json(run.folder / "tables.json", content)
+    made = read(run)
+    assert "script" not in made.tags
+    assert made.text.count(EVIL) == 3, "the title, a caption, and the class"
+    assert "no picture" not in made.text
+    assert [one for one in made.fetched if one == "data:image/jpeg;base64,QUJD"]
+    assert "as a table" in made.text
+    assert "-" in made.text
