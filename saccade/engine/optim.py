@@ -62,7 +62,7 @@ def groups(task: Task, optim: Optim) -> list[dict]:
         by_settings.setdefault(key, []).append(p)
     return [
         {"params": params, "weight_decay": decay, "lr_scale": scale}
-        | ({"use_fallback": alone} if optim.name == "muon" else {})
+        | ({"use_fallback": alone, "nesterov": not alone} if optim.name == "muon" else {})
         for (scale, decay, alone), params in by_settings.items()
     ]
 
