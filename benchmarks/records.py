@@ -56,7 +56,8 @@ def main(words: list[str]) -> None:
         cpu = [one.last["cpu_seconds"] for one in group.runs]
         cells = (
             group.label, f"{group.runs[0].parameters():,}", group.runs[0].last["epoch"],
-            spread(last), spread(both) if both else "", spread(cpu, 0), " ".join(map(str, group.seeds)),
+            spread(last), spread(both) if both else "", spread(cpu, 0),
+            " ".join(map(str, group.seeds)),
         )  # fmt: skip
         print(f"| {' | '.join(map(str, cells))} |")
 

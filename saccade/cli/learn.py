@@ -19,7 +19,8 @@ RecipeName = Annotated[str, Value("RECIPE", "recipes")]
 
 # What a recipe is trained on if --data is left out.
 DATA = {
-    "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_best": "cifar10",
+    "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_record": "cifar10",
+    "cifar_best": "cifar10",
 }  # fmt: skip
 
 
