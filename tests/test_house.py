@@ -42,7 +42,8 @@ MAY_IMPORT = {
     "bench": MODELS | {"tasks", "export"},
     "view": MODELS | {"tasks"},
     "export": ENGINE,
-    "paper": ENGINE | {"report"},
+    "study": ENGINE | {"report"},
+    "paper": ENGINE | {"report", "study"},
     "serve": ENGINE | {"view", "paper", "samples"},
     "face": ENGINE | {"infer", "report", "view"},
 }

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from torchvision.datasets import ImageFolder
 
-from saccade.data.datasets import aligned, every, find
+from saccade.data.datasets import Splits, aligned, every, fewer, find
+from saccade.data.images import Arrays
 from saccade.recipes.recipe import Data
 
 from .conftest import photo
@@ -258,3 +259,18 @@ def test_a_link_into_its_own_folder_adds_nothing(tmp_path):
     photo(tmp_path / "set" / ".more" / "3.png", 3)
     (tmp_path / "set" / "a" / "more").symlink_to(tmp_path / "set" / ".more")
     assert len(find(str(tmp_path / "set"), Data(holdout=0.3)).train) == before + 1
+
+
+def test_a_share_of_the_training_images_is_the_same_for_every_seed():
+    pixels, labels = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 4
+    images = Arrays("some", pixels, labels, list("abcd"))
+    splits = Splits(images, images, list("abcd"), "some")
+    few = fewer(splits, 0.3)
+    assert [few.train.name(i) for i in range(len(few.train))] == [f"some {i}" for i in range(12)]
+    assert np.bincount(few.train.labels).tolist() == [3] * 4
+    assert len(few.val) == 40
+    assert "12 of them are used" in few.about
+    assert len(fewer(splits, 0.01).train) == 4
+    assert fewer(splits, 1.0) is splits
+    with pytest.raises(ValueError, match=r"data\.share: a share"):
+        fewer(splits, 0.0)

@@ -150,3 +150,23 @@ def test_it_travels_and_says_what_it_does():
 def test_what_does_not_go_together_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         Augment(size=SIDE, **options)
+
+
+def test_mirrors_alternate_by_epoch():
+    """Without shifts a picture is itself or its mirror: the other one in the next epoch."""
+    images = pictures()
+    seen = []
+    for epoch in range(3):
+        loader = Loader(images, made(pad=0, alternate=True), batch=8, seed=3)
+        batches = [part for parts in loader.epoch(epoch) for part in parts]
+        order = torch.cat([part.index for part in batches]).argsort()
+        seen.append(torch.cat([part.image for part in batches])[order])
+    own = normalised(images.pixels)
+    mirrored = [(one - own.flip(3)).abs().amax((1, 2, 3)) < 1e-5 for one in seen]
+    plain = [(one - own).abs().amax((1, 2, 3)) < 1e-5 for one in seen]
+    assert all(torch.equal(a, ~b) for a, b in zip(plain, mirrored, strict=True))
+    assert 6 <= int(mirrored[0].sum()) <= 18
+    assert torch.equal(mirrored[0], ~mirrored[1])
+    assert torch.equal(mirrored[0], mirrored[2])
+    with pytest.raises(ValueError, match=r"set augment\.pad=4"):
+        Augment(size=SIDE, alternate=True)

@@ -135,7 +135,9 @@ def same(a, b, path=""):
     if isinstance(a, dict):
         if a.keys() != b.keys():
             return f"{path}: {a.keys() ^ b.keys()}"
-        found = (same(a[k], b[k], f"{path}/{k}") for k in a if k != "seconds")
+        found = (
+            same(a[k], b[k], f"{path}/{k}") for k in a if k not in ("seconds", "cpu", "cpu_seconds")
+        )
     elif isinstance(a, list | tuple):
         if len(a) != len(b):
             return path

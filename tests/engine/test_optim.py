@@ -131,3 +131,32 @@ def test_iterations_stand_for_epochs():
         assert live.param_groups[0]["lr"] == pytest.approx((1 - step / 50) ** 0.9)
     with pytest.raises(ValueError, match="the warm-up lies within the epochs"):
         schedule(live, Schedule(epochs=9, iterations=10, warmup=2), 7)
+
+
+def test_muon_moves_matrices_by_orthogonal_steps_and_the_rest_by_adamw():
+    one = task("linglo_cifar")
+    optim = Optim(name="muon", lr=0.02, momentum=0.95, weight_decay=0.05, vectors=0.1)
+    by_fallback = {g["use_fallback"]: g for g in groups(one, optim)}
+    names = {p: name for name, p in one.named_parameters()}
+    matrices = [names[p] for g in groups(one, optim) if not g["use_fallback"] for p in g["params"]]
+    assert "net.backbone.stem.conv.weight" in matrices
+    assert not any(name.startswith("net.head") or name.endswith("bias") for name in matrices)
+    assert not any(
+        "stages.0.blocks.1.mix.saliency" in name for name in matrices
+    )  # four heads are no matrix
+    assert by_fallback[True]["lr_scale"] == pytest.approx(0.1)
+    assert by_fallback[False]["lr_scale"] == 1.0
+    live, net = optimiser(one, optim, 128), one.net
+    before = {p: p.detach().clone() for p in net.parameters()}
+    for p in net.parameters():
+        p.grad = torch.randn_like(p)
+    clock = schedule(live, Schedule(epochs=1, shape="constant"), 1)
+    clock.step_update(0)
+    live.step()
+    key = net.backbone.stages[2].blocks[0].mix.key.weight
+    step = (before[key] * (1 - 0.02 * 0.05) - key.detach()) / 0.02
+    lengths = torch.linalg.svdvals(step)  # near 1 but for the least ones, after five iterations
+    assert lengths.max() < 1.3
+    assert lengths.median() > 0.6
+    bias = net.backbone.stages[2].blocks[0].mix.key.bias
+    assert (before[bias] - bias).detach().abs().max() == pytest.approx(0.002, rel=0.01)
