@@ -28,7 +28,6 @@ from saccade.ops.modes import transformed
 from saccade.ops.native.residual import Norm, NormOfMap, serves
 from saccade.ops.operator import forced
 
-
 _METHODS = attrgetter("forward", "__call__")
 
 

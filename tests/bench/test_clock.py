@@ -12,7 +12,7 @@ def test_calls_take_turns():
     def call(name):
         def run():
             order.append(name)
-            time.sleep(0.001)
+            time.sleep(0.02)
 
         return run
 
