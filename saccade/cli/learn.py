@@ -121,9 +121,9 @@ def train(
 
     watch = watcher(log)
     folder = free_folder(recipe) if out is None else Path(out)
-    plan = chosen.schedule
-    lasting = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
-    length = f"{plan.iterations} steps" if plan.iterations else lasting
+    times = chosen.schedule
+    lasting = "1 epoch" if times.epochs == 1 else f"{times.epochs} epochs"
+    length = f"{times.iterations} steps" if times.iterations else lasting
     if _is_first():
         note(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
     with stoppable(folder):

@@ -17,16 +17,16 @@ def task(name="qna_nano"):
 def rates(plan, steps=10, lr=2.0):
     optim = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=lr)
     clock = schedule(optim, plan, steps)
-    found = []
+    by_iteration = []
     for step in range(plan.epochs * steps):
         clock.step_update(step)
-        found.append(optim.param_groups[0]["lr"])
-    return found
+        by_iteration.append(optim.param_groups[0]["lr"])
+    return by_iteration
 
 
 def test_cosine_after_a_linear_warm_up():
-    found = rates(Schedule(epochs=5, warmup=1, start=0.1, end=0.01))
-    for step, rate in enumerate(found):
+    by_step = rates(Schedule(epochs=5, warmup=1, start=0.1, end=0.01))
+    for step, rate in enumerate(by_step):
         if step < 10:
             said = 2 * (0.1 + 0.9 * step / 10)
         else:
@@ -36,10 +36,10 @@ def test_cosine_after_a_linear_warm_up():
 
 
 def test_steps_and_poly_and_constant():
-    found = rates(Schedule(epochs=4, shape="step", steps=(2, 3), factor=0.5))
-    assert found == pytest.approx([2.0] * 20 + [1.0] * 10 + [0.5] * 10)
-    found = rates(Schedule(epochs=4, shape="poly", power=0.9))
-    assert found == pytest.approx([2 * (1 - s / 40) ** 0.9 for s in range(40)], rel=1e-6)
+    by_step = rates(Schedule(epochs=4, shape="step", steps=(2, 3), factor=0.5))
+    assert by_step == pytest.approx([2.0] * 20 + [1.0] * 10 + [0.5] * 10)
+    by_step = rates(Schedule(epochs=4, shape="poly", power=0.9))
+    assert by_step == pytest.approx([2 * (1 - s / 40) ** 0.9 for s in range(40)], rel=1e-6)
     assert set(rates(Schedule(epochs=2, shape="constant"))) == {2.0}
 
 

@@ -12,12 +12,12 @@ from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import RPCPE
 from saccade.models.linglo import LinGlo
 from saccade.ops import native
-from tests.layers.test_position import branch_by_branch, worn
+from tests.layers.test_position import as_after_training, branch_by_branch
 
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_fusing_a_whole_model_is_exact(norm, monkeypatch, untyped):
-    model = worn(saccade.build("linglo_nano", branch_norm=norm)).double().eval()
+    model = as_after_training(saccade.build("linglo_nano", branch_norm=norm)).double().eval()
     x = torch.randn(2, 3, 48, 56, dtype=torch.float64)
     fused = copy.deepcopy(model).fuse()
     with torch.no_grad():
