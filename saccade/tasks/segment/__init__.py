@@ -52,9 +52,7 @@ def _answer(task: SegmentTask, labels: Any, photo: Image.Image, name: str) -> Ma
 
 
 def _example(task: SegmentTask, photo: Image.Image, target: Any, answer: Any) -> Image.Image:
-    known = np.where(
-        target == IGNORED, answer.mask, target
-    )  # no label, no fault
+    known = np.where(target == IGNORED, answer.mask, target)  # no label, no fault
     return beside(overlay(photo, known, list(task.classes)), answer.draw())
 
 
@@ -63,7 +61,7 @@ TASK = TaskDefinition(
     settings=(Segment,),
     augment=MaskAugment,
     test=MaskTest,
-    data_hint="a folder with images, masks and classes.json; see docs/dense.md",
+    data_hint="a folder with images, masks and classes.json; see docs/segmentation.md",
     find=masks.find,
     every=masks.every,
     align=masks.aligned,
