@@ -101,7 +101,9 @@ def _add(name: str, thing: Any, module: str, like: tuple[str, ...], card: dict[s
 def _makes_backbone(thing: Any) -> bool:
     maker = thing.func if isinstance(thing, partial) else thing
     if inspect.isfunction(maker):
-        maker = inspect.signature(maker, eval_str=True).return_annotation
+        maker = inspect.signature(maker).return_annotation
+        if isinstance(maker, str):  # from __future__ import annotations
+            maker = getattr(thing, "__globals__", {}).get(maker)
     return inspect.isclass(maker) and issubclass(maker, Backbone)
 
 
