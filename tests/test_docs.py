@@ -17,7 +17,7 @@ from tools import notebooks, site
 
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
-QUICK = ("equations", "faq", "timm", "operators")
+QUICK = ("equations", "faq", "timm", "operators", "layers", "graft")
 SLOW = ("start", "python", "own-images", "see", "dense")
 # Blocks that need what is not here: a run, a file of somebody else's, a compiled library.
 ELSEWHERE = ("detection", "ship", "training", "own-layer")  # own-layer: tests/face/test_register.py

@@ -29,6 +29,8 @@ WAYS(Summary, summary)
 WAYS(Linear, linear)
 WAYS(Feed, feed)
 WAYS(Block, block)
+WAYS(Moments, moments)
+WAYS(Branches, branches)
 int saccade_layer_norm_forward(const LayerNorm*, size_t);
 int saccade_key_only_forward(const KeyOnly*, size_t);
 #define LAID_OUT(Call, name)                             \
@@ -923,6 +925,78 @@ void key_only() {
   if (done(saccade_key_only_forward, c)) compare("y", y, ys, 5e-4);
 }
 
+
+// Branches of a map, from its moments: as one 3x3, and backward to the map.
+void branches() {
+  Moments m{};
+  m.threads = any_threads(), m.B = whole(1, 3), m.H = any_side(), m.W = any_side();
+  m.C = FEED_HIDDEN_STEP * (chance(0.1) ? whole(8, 12) : whole(1, 4));
+  Branches c{};
+  c.branches = whole(1, 4), c.skip = whole(0, 1), c.C = m.C;
+  shrink(m.H, m.W, double(m.B) * m.C * c.branches * 18);
+  if (m.B * m.H * m.W < 8) m.H = m.W = 3;  // variances of a few numbers are too close to zero
+  const int B = m.B, H = m.H, W = m.W, C = m.C, n = c.branches, M = B * H * W;
+  c.pixels = M;
+  say("branches", {{"threads", m.threads}, {"B", B}, {"H", H}, {"W", W}, {"C", C},
+                   {"branches", n}, {"skip", c.skip}});
+  Numbers h = dense(size_t(M) * C, 1), dh = dense(h.n, 1), sums(FLOAT64, size_t(MOMENT_SUMS) * C);
+  Numbers k = dense(size_t(n) * 9 * C, 0.4), gamma = dense(n * C, 1), beta = dense(n * C, 1);
+  Numbers eps = dense(1, 0), taps(FLOAT32, 9 * C), shift(FLOAT32, C), mean(FLOAT32, n * C),
+          var(FLOAT32, n * C), dtaps = dense(9 * C, 1), dshift = dense(C, 1), dk(FLOAT32, k.n),
+          dgamma(FLOAT32, n * C), dbeta(FLOAT32, n * C), dsums(FLOAT32, sums.n);
+  eps.put(0, 1e-3);
+  for (size_t i = 0; i < sums.n; i++) sums.put(i, 0);
+  m.h = h.floats(), m.sums = reinterpret_cast<double*>(sums.data());
+  m.dsums = dsums.floats(), m.dh = dh.floats();
+  c.sums = m.sums, c.k = k.floats(), c.gamma = gamma.floats(), c.beta = beta.floats();
+  c.eps = eps.floats(), c.taps = taps.floats(), c.shift = shift.floats(), c.mean = mean.floats();
+  c.var = var.floats(), c.dtaps = dtaps.floats(), c.dshift = dshift.floats(), c.dk = dk.floats();
+  c.dgamma = dgamma.floats(), c.dbeta = dbeta.floats(), c.dsums = dsums.floats();
+  std::vector<double> tapss(9 * C), shifts(C), means(n * C), vars(n * C), dks(k.n), dgammas(n * C),
+      dbetas(n * C), dhs = dh.values(), z(M);
+  const auto around = [&](auto f) {
+    for (int p = 0; p < M; p++)
+      for (int t = 0; t < 9; t++) {
+        const int y = p / W % H + t / 3 - 1, x = p % W + t % 3 - 1;
+        if (y >= 0 && y < H && x >= 0 && x < W) f(p, (p / W / H * H + y) * W + x, t);
+      }
+  };
+  for (int j = 0; j < C; j++) {
+    if (c.skip) tapss[4 * C + j] = 1;
+    for (int i = 0; i < n; i++) {
+      const auto tap = [&](int t) { return k.get(size_t(9 * i + t) * C + j); };
+      const size_t at = size_t(i) * C + j;
+      std::fill(z.begin(), z.end(), 0.0);
+      around([&](int p, int q, int t) { z[p] += tap(t) * h.get(size_t(q) * C + j); });
+      double u = 0, v = 0;
+      for (double one : z) u += one / M;
+      for (double one : z) v += (one - u) * (one - u) / M;
+      const double r = 1 / std::sqrt(v + eps.get(0)), scale = gamma.get(at) * r, ds = dshift.get(j);
+      double dscale = -ds * u;
+      for (int t = 0; t < 9; t++) {
+        tapss[t * C + j] += scale * tap(t);
+        dscale += dtaps.get(t * C + j) * tap(t);
+        dks[size_t(9 * i + t) * C + j] += scale * dtaps.get(t * C + j);
+      }
+      shifts[j] += beta.get(at) - scale * u;
+      means[at] = u, vars[at] = v, dgammas[at] = dscale * r, dbetas[at] = ds;
+      const double dv = -0.5 * dscale * scale * r * r, du = -scale * ds;
+      around([&](int p, int q, int t) {
+        const double dz = (du + 2 * dv * (z[p] - u)) / M;
+        dks[size_t(9 * i + t) * C + j] += dz * h.get(size_t(q) * C + j);
+        dhs[size_t(q) * C + j] += dz * tap(t);
+      });
+    }
+  }
+  if (!done(saccade_moments_forward, m) || !done(saccade_branches_forward, c)) return;
+  sums.check_ends("sums");
+  compare("taps", taps, tapss, 2e-4), compare("shift", shift, shifts, 2e-4);
+  compare("mean", mean, means, 2e-4), compare("var", var, vars, 2e-4);
+  if (!done(saccade_branches_backward, c) || !done(saccade_moments_backward, m)) return;
+  compare("dk", dk, dks, 5e-4), compare("dgamma", dgamma, dgammas, 5e-4);
+  compare("dbeta", dbeta, dbetas, 2e-4), compare("dh", dh, dhs, 5e-4);
+}
+
 }  // namespace
 
 int main(int arguments, char** values) {
@@ -930,7 +1004,8 @@ int main(int arguments, char** values) {
   const uint64_t seed = strtoull(values[1], nullptr, 10);
   const long first = atol(values[2]), count = atol(values[3]);
   void (*const operators[])() = {sasa,  sasa,       qna,     qna,           summary, linear,
-                                 feed,  block,      product, feed_residual, key_only, layer_norm};
+                                 feed,  block,      product, feed_residual, key_only, layer_norm,
+                                 branches};
   for (int i = 4; i < arguments; i++)
     if (saccade_use(values[i])) return fprintf(stderr, "no %s on this machine\n", values[i]), 2;
   for (long i = first; i < first + count; i++) {

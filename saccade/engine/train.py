@@ -73,6 +73,7 @@ class Training:
         self.checkpoints = Checkpoints(run.folder, self.loop.keep, every)
         self.step = 0
         self.seconds = 0.0
+        self.cpu = 0.0  # seconds of all threads of this process
         self.best: float | None = None
         self.evaluation_due = False  # an evaluation that was broken off
         self.stop_signals: list[int] = []
@@ -87,6 +88,7 @@ class Training:
         """Train to the end of the schedule, from wherever the state stands."""
         self.watcher.began(self.run, self.step, self.steps)
         began = time.monotonic() - self.seconds
+        began_cpu = time.process_time() - self.cpu
         with _stop_signals() as self.stop_signals:
             if self.evaluation_due:
                 self._end(-(-self.step // len(self.train)))
@@ -95,6 +97,7 @@ class Training:
                 for parts in self.train.epoch(epoch, at):
                     stop = self.advance(parts, bool(self.stop_signals))
                     self.seconds = time.monotonic() - began
+                    self.cpu = time.process_time() - began_cpu
                     ends = self.step % len(self.train) == 0 or self.step == self.steps
                     if ends:
                         self._end(epoch + 1)
@@ -235,6 +238,7 @@ class Training:
                 loader.note(met)
         line = {
             "epoch": epoch, "step": self.step, "seconds": round(self.seconds, 1),
+            "cpu_seconds": round(self.cpu, 1),
             "rate": self._rate(), "val": figures,
             "bad": len(self.train.bad) + len(self.val.bad),
         }  # fmt: skip
@@ -269,7 +273,7 @@ class Training:
         self._sound()
         distributed.sync_buffers(self.task, self.group)
         state = {
-            "best": self.best, "seconds": self.seconds, "rng": rng(),
+            "best": self.best, "seconds": self.seconds, "cpu": self.cpu, "rng": rng(),
             "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict(),
             "epoch": self.step // len(self.train), "at": self.step % len(self.train),
             "bad": dict(self.train.bad), "owed": self.evaluation_due,
@@ -285,9 +289,12 @@ class Training:
             self.watcher.say(sentence)
         try:
             self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]
+            self.cpu = state.get("cpu", 0.0)
             if type(self.step) is not int or self.step < 0:
                 raise TypeError(f"its step is {self.step!r}")
-            if not all(isinstance(n, int | float) for n in (self.seconds, self.best or 0.0)):
+            if not all(
+                isinstance(n, int | float) for n in (self.seconds, self.cpu, self.best or 0.0)
+            ):
                 raise TypeError("its seconds or its best figure are no numbers")
             self.scaler.load_state_dict(state["scaler"])
             self.schedule.load_state_dict(state["schedule"])

@@ -25,7 +25,7 @@ from saccade.models.card import as_trained, untrained_head
 from saccade.models.describe import describe, known_config, timm_config
 from saccade.models.face import answering
 from saccade.models.graft import again
-from saccade.models.zoo import unstated
+from saccade.models.zoo import Classifier, unstated
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
 KINDS = {
@@ -283,7 +283,10 @@ def _built(
 
     def make() -> nn.Module:
         net: Any = build(**about) if build else timm.create_model(**_timm_words(about))
-        net = again(net, grafts)
+        if build is None and not isinstance(net, Classifier):
+            own = ("name", "num_classes", "in_chans")
+            net.options = {key: value for key, value in about.items() if key not in own}
+        again(net, grafts)
         fit_norms(net, tensors)
         return net.eval().fuse() if fused else net.eval()
 

@@ -45,8 +45,8 @@ def test_it_is_told_drawn_and_kept(measured, tmp_path):
     assert bench.deployment_table(measured).row_count == len(measured.rows)
     assert any("left out: resnet10t" in line for line in bench.deployment_notes(measured))
     bench.append_lines(bench.deployment_lines(measured, what="test"), tmp_path / "rows.json")
-    kept = [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()]
-    eager = [row["of_eager"] for row in kept if row["way"] == "eager"]
+    rows = [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()]
+    eager = [row["of_eager"] for row in rows if row["way"] == "eager"]
     assert eager == [1, 1]
     bench.draw_deployment(measured, tmp_path / "ways.png", "test")
     assert (tmp_path / "ways.png").stat().st_size > 10_000

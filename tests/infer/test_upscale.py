@@ -26,9 +26,9 @@ def test_each_picture_gets_more_pixels(run, tmp_path):
     words = [str(data / "00.png"), *(str(tmp_path / name) for name in ("grey.png", "bad.jpg"))]
     results = dict(upscaled(words, folder, tmp_path / "out"))
     assert "is no readable picture" in results.pop(str(tmp_path / "bad.jpg"))
-    for file, made in results.items():
-        with Image.open(file) as before, Image.open(made.picture) as after:
-            assert after.size == (2 * before.width, 2 * before.height) == made.after
+    for file, result in results.items():
+        with Image.open(file) as before, Image.open(result.picture) as after:
+            assert after.size == (2 * before.width, 2 * before.height) == result.after
             small = np.asarray(after.resize(before.size, Image.Resampling.BOX), float)
             assert abs(small - np.asarray(before.convert("RGB"), float)).mean() < 12
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["00_x2.png", "grey_x2.png"]

@@ -14,7 +14,7 @@ CLASSES = ["ant", "bee", "cat"]
 SHOWN = {"input_size": (3, 48, 48), "crop_pct": 0.9, "interpolation": "bilinear"}
 
 
-def made(name="linglo_nano", **options):
+def new_model(name="linglo_nano", **options):
     """As if trained: norms that saw something, no parameter where it began."""
     net = saccade.build(name, num_classes=3, **options).eval()
     for tensor in net.state_dict().values():
@@ -30,7 +30,7 @@ def same(a, b):
 
 
 def test_saved_by_timm_and_pulled_by_timm_and_by_saccade(tmp_path):
-    net = made()
+    net = new_model()
     save_for_hf(net, str(tmp_path), {"label_names": CLASSES}, safe_serialization=True)
     again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert same(again, net)
@@ -45,7 +45,7 @@ def test_saved_by_timm_and_pulled_by_timm_and_by_saccade(tmp_path):
 
 
 def test_another_number_of_classes_keeps_the_backbone(tmp_path):
-    net = made()
+    net = new_model()
     save_for_hf(net, str(tmp_path), safe_serialization=True)
     other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=5).eval()
     x = torch.randn(1, 3, 64, 64)
@@ -66,7 +66,7 @@ def test_another_number_of_classes_keeps_the_backbone(tmp_path):
     ],
 )
 def test_written_by_saccade_with_all_it_was_built_with(tmp_path, name, options):
-    net = made(name, **options)
+    net = new_model(name, **options)
     hub.write(net, tmp_path, "# card", SHOWN, classes=CLASSES, figures={"top1": 90.0})
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "README.md", "config.json", "model.safetensors",
@@ -99,5 +99,5 @@ def test_a_model_of_timm(tmp_path):
 
 def test_a_fused_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="before fuse"):
-        hub.write(made().fuse(), tmp_path / "x", "", SHOWN)
+        hub.write(new_model().fuse(), tmp_path / "x", "", SHOWN)
     assert not (tmp_path / "x").exists()

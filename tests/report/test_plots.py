@@ -147,8 +147,8 @@ def test_any_number_of_classes(count):
 
 
 def test_absent_classes_and_odd_names():
-    found = {"$x_1$": 10.0, "a" * 80: 0.0, "naïve\nname": 99.9, "gone": None}
-    table = [{"class": name, "IoU": share} for name, share in found.items()]
+    figures = {"$x_1$": 10.0, "a" * 80: 0.0, "naïve\nname": 99.9, "gone": None}
+    table = [{"class": name, "IoU": share} for name, share in figures.items()]
     assert plots.classes(table).startswith(b"\x89PNG")
 
 

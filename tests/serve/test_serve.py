@@ -26,9 +26,9 @@ httpx = pytest.importorskip("httpx")
 
 
 def letters(image, kind="PNG"):
-    made = io.BytesIO()
-    image.save(made, kind)
-    return made.getvalue()
+    content = io.BytesIO()
+    image.save(content, kind)
+    return content.getvalue()
 
 
 PHOTO = letters(Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 70, 3), np.uint8)))
@@ -140,10 +140,10 @@ def test_models_are_told(ask):
 
 def test_classes_and_maps(look):
     (answer,) = look("/look?model=0", PHOTO)
-    told = answer.json()
-    assert [set(g) for g in told["guesses"]] == [{"label", "share"}] * 3
-    assert sum(g["share"] for g in told["guesses"]) == pytest.approx(1, abs=1e-4)
-    for stage in told["stages"]:
+    reply = answer.json()
+    assert [set(g) for g in reply["guesses"]] == [{"label", "share"}] * 3
+    assert sum(g["share"] for g in reply["guesses"]) == pytest.approx(1, abs=1e-4)
+    for stage in reply["stages"]:
         raw = np.frombuffer(base64.b64decode(stage["maps"]), np.uint8).reshape(stage["shape"])
         assert (raw.max((1, 2)) == 255).all(), "each head from its least to its most"
     (answer,) = look("/look?model=3", PHOTO)
@@ -155,8 +155,8 @@ def test_a_pixel_looks_around_itself(look, model):
     corners = []
     for y, x in ((0, 0), (0.99, 0.99)):
         (answer,) = look(f"/look?model={model}&y={y}&x={x}", PHOTO)
-        told = answer.json()
-        stage = told["stages"][0]
+        reply = answer.json()
+        stage = reply["stages"][0]
         raw = np.frombuffer(base64.b64decode(stage["maps"]), np.uint8).reshape(stage["shape"])
         rows, columns = np.nonzero(raw[0])
         corners.append((rows.mean() / raw.shape[1], columns.mean() / raw.shape[2]))
@@ -214,16 +214,16 @@ def test_what_goes_wrong_is_said_in_a_sentence(look, monkeypatch, caplog, error,
 
 def test_a_model_without_attention_still_knows_classes(look):
     (answer,) = look("/look?model=4&y=.5&x=.5", PHOTO)
-    told = answer.json()
+    reply = answer.json()
     assert answer.status_code == 200
-    assert told["stages"] == []
-    assert told["at"] is None
-    assert "no attention of its family" in told["what"]
+    assert reply["stages"] == []
+    assert reply["at"] is None
+    assert "no attention of its family" in reply["what"]
     fresh = serve.loaded("sasa_nano_conv")
     trained = replace(fresh, trained=session.untrained("sasa_nano_conv"))
-    told = serve.look(trained, Image.new("RGB", (70, 48)))
-    assert len(told["guesses"]) == 5
-    assert told["stages"] == []
+    reply = serve.look(trained, Image.new("RGB", (70, 48)))
+    assert len(reply["guesses"]) == 5
+    assert reply["stages"] == []
 
 
 def test_classes_are_told_when_asked_for(look):
@@ -234,19 +234,19 @@ def test_classes_are_told_when_asked_for(look):
 
 def test_a_model_is_loaded_when_asked_for_and_its_maps_are_named(look, ask):
     (answer,) = look("/look?model=5", PHOTO)
-    told = answer.json()
-    assert told["model"]["name"] == "qna_nano.pets37"
-    assert told["model"]["parameters"] > 0
+    reply = answer.json()
+    assert reply["model"]["name"] == "qna_nano.pets37"
+    assert reply["model"]["parameters"] > 0
     (answer,) = ask(("GET", "/models", b""))
-    assert answer.json()[5] == told["model"]
-    names = [stage["name"] for stage in told["stages"]]
+    assert answer.json()[5] == reply["model"]
+    names = [stage["name"] for stage in reply["stages"]]
     assert names == ["stage 1", "stage 2", "stage 3", "stage 4, way down"]
-    for stage in told["stages"]:
+    for stage in reply["stages"]:
         assert len(stage["labels"]) == stage["shape"][0]
-    assert told["stages"][0]["labels"] == [
+    assert reply["stages"][0]["labels"] == [
         "query 1, head 1", "query 1, head 2", "query 2, head 1", "query 2, head 2",
     ]  # fmt: skip
-    assert "checkerboard" in told["note"]
+    assert "checkerboard" in reply["note"]
     (answer,) = look("/look?model=5&y=.5&x=.5", PHOTO)
     assert answer.json()["note"] == "", "the windows of one pixel do not overlap"
     (answer,) = look("/look?model=1", PHOTO)
@@ -258,8 +258,8 @@ def test_names_tell_models_apart(tmp_path):
     places = [tmp_path / name for name in ("a/run", "b/run", "b/other")]
     for place in places:
         place.mkdir(parents=True)
-    given = [*map(str, places), "linglo_nano", "sasa_nano_conv"]
-    assert serve.titles(given) == [
+    words = [*map(str, places), "linglo_nano", "sasa_nano_conv"]
+    assert serve.titles(words) == [
         "a/run", "b/run", "other", "linglo_nano.pets37", "sasa_nano_conv",
     ]  # fmt: skip
     assert serve.titles([str(places[0])] * 2) == ["run", "run"]
@@ -470,15 +470,15 @@ def test_in_a_browser(application, tmp_path):
                 return page.locator("#said").text_content()
 
             assert settled() == ""
-            asked = []
-            page.on("request", lambda request: asked.append(request.url))
+            requests = []
+            page.on("request", lambda request: requests.append(request.url))
             press = "photo => photo.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp'}))"
             second.locator(".photo").evaluate(
                 f"photo => {{ for (let i = 30; i--;) ({press})(photo) }}"
             )
             assert settled() == ""
-            assert len(asked) == 4, "of thirty presses the first and the last, for each model"
-            assert all("classes=0" in url for url in asked)
+            assert len(requests) == 4, "of thirty presses the first and the last, for each model"
+            assert all("classes=0" in url for url in requests)
             assert page.locator(".guess").count() == 3 + 5, "classes stay"
 
             def still_usable():

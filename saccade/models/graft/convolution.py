@@ -99,9 +99,12 @@ def _made(kind: str, conv: nn.Conv2d, options: Options) -> nn.Module:
             dim, stride=stride, width=width, out_dim=out, bias=bias, layout="NCHW", **own
         )
         if groups > 1:
-            layer.key = GroupedLinear(dim, width, groups, bias)
-            layer.value = GroupedLinear(dim, width, groups, bias)
-            layer.mix = GroupedLinear(width, out, groups, bias)
+            for name, ends in (
+                ("key", (dim, width)),
+                ("value", (dim, width)),
+                ("mix", (width, out)),
+            ):
+                setattr(layer, name, GroupedLinear(*ends, groups, bias))
     return layer
 
 

@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, type]] = {
         "shared": bool, "scale": bool, "table": bool, "keep": bool,
     },
     "qna": {"heads": int, "window": int, "queries": int, "width": int, "keep": bool},
-    "key-only": {"heads": int},
+    "key-only": {"heads": int, "keep": bool},
     "rp-cpe": {"branches": int, "skip": bool, "norm": bool, "keep": bool},
     "qna-up": {"heads": int, "window": int, "width": int, "keep": bool},
 }  # fmt: skip
@@ -39,6 +39,9 @@ PLACES = {
     "qna-up": "transposed convolutions, nn.Upsample and the blocks of smp's Unet",
 }
 MOST, LARGEST, LONGEST = 1000, 4096, 200  # places, numbers and letters that a file may name
+WORDS: dict[type, str] = {
+    int: f"a whole number from 1 to {LARGEST}", bool: "true or false", str: "a word",
+}  # fmt: skip
 
 
 @dataclass
@@ -251,12 +254,12 @@ def check(what: Any, options: Any) -> None:
             )
         kind = known[name]
         if type(value) is not kind or (kind is int and not 0 < value <= LARGEST):
-            word = {int: "a whole number from 1", bool: "true or false", str: "a word"}[kind]
-            raise ValueError(f"graft: {name} is {word}, got {str(value)[:LONGEST]!r}")
+            raise ValueError(f"graft: {name} is {WORDS[kind]}, got {str(value)[:LONGEST]!r}")
 
 
 def _note(model: nn.Module, record: dict[str, Any]) -> None:
-    model.grafts = [*getattr(model, "grafts", []), record]
+    net: Any = model
+    net.grafts = [*getattr(net, "grafts", []), record]
 
 
 def again(model: nn.Module, records: Any) -> nn.Module:

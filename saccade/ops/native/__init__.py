@@ -113,7 +113,7 @@ def _search() -> Kernels:
     """The first library that may be called, with what there is to say about the others."""
     notes: list[str] = []
     try:
-        return Kernels(_load(INSTALLED), "built on install")
+        return Kernels(_load(INSTALLED), "installed with saccade")
     except OutdatedError:
         pass  # also in a checkout whose sources have changed since they were built
     except (RefusedError, build.DamagedError) as error:

@@ -1,6 +1,4 @@
 // The C interface: picks the instruction set, spreads tasks over threads. Built for any machine.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -8,14 +6,11 @@
 #include <cstring>
 #include <memory>
 #include <thread>
-#include <vector>
-#ifdef SACCADE_X86
-#include <cpuid.h>
-#endif
 
 #include "check.h"
 #include "kernels.h"
 #include "pool.h"
+#include "system.h"
 
 namespace saccade {
 
@@ -23,12 +18,18 @@ thread_local Pool* pool = nullptr;
 
 namespace {
 
-#ifdef SACCADE_AVX512BF16
+#if defined(SACCADE_AVX512BF16) || defined(SACCADE_NEONBF16)
 const Kernels* with_bf16() {
   static const Kernels table = [] {
+#ifdef SACCADE_AVX512BF16
     Kernels t = avx512::table;
     t.name = "avx512bf16";
     t.sasa_half = avx512bf16::sasa_half;
+#else
+    Kernels t = neon::table;
+    t.name = "neonbf16";
+    t.sasa_half = neonbf16::sasa_half;
+#endif
     return t;
   }();
   return &table;
@@ -36,32 +37,20 @@ const Kernels* with_bf16() {
 #endif
 
 const Kernels* best() {
-#ifdef SACCADE_X86
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("fma")) {
 #ifdef SACCADE_AVX512BF16
-    if (__builtin_cpu_supports("avx512bf16")) return with_bf16();
+  if (machine().avx512bf16) return with_bf16();
 #endif
-    return &avx512::table;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
-#endif
-  return &generic::table;
-}
-
-// Whether Intel made the processor: on others MKL keeps to 256 bits, whatever they have. Asked once,
-// for in a virtual machine the question takes microseconds.
-bool intel() {
 #ifdef SACCADE_X86
-  static const bool answer = [] {
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
-  }();
-  return answer;
+  if (machine().avx512) return &avx512::table;
+  if (machine().avx2) return &avx2::table;
+#endif
+#ifdef SACCADE_NEONBF16
+  if (machine().neonbf16) return with_bf16();
+#endif
+#ifdef SACCADE_ARM
+  return &neon::table;
 #else
-  return false;
+  return &generic::table;
 #endif
 }
 
@@ -78,7 +67,7 @@ void* scratch(size_t bytes) {
   struct Buffer {
     void* data = nullptr;
     size_t size = 0;
-    ~Buffer() { free(data); }
+    ~Buffer() { release(data); }
   };
   thread_local Buffer buffer;
 #ifdef SACCADE_SANITIZED
@@ -87,13 +76,13 @@ void* scratch(size_t bytes) {
   const bool enough = buffer.size >= bytes;
 #endif
   if (!enough) {
-    free(buffer.data);
+    release(buffer.data);
 #ifdef SACCADE_SANITIZED
     buffer.size = bytes;
-    if (posix_memalign(&buffer.data, 64, bytes)) buffer.data = nullptr;
+    buffer.data = allocate(64, bytes);
 #else
     buffer.size = (bytes + 4095) / 4096 * 4096;
-    buffer.data = aligned_alloc(4096, buffer.size);
+    buffer.data = allocate(4096, buffer.size);
 #endif
     if (!buffer.data) buffer.size = 0;
   }
@@ -106,14 +95,12 @@ template <class Job>
 void on_threads(int threads, Job& job) {
   if (threads <= 1) return job();
   if (pool) return pool->run(threads, [](void* j) { (*static_cast<Job*>(j))(); }, &job);
-  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
-  static const Parallel parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
-  if (parallel)
+  if (const Parallel parallel = openmp())
     return parallel([](void* j) { (*static_cast<Job*>(j))(); }, &job, unsigned(threads), 0);
-  std::vector<std::thread> others;
-  for (int i = 1; i < threads; i++) others.emplace_back([&] { job(); });
+  const std::unique_ptr<std::thread[]> others(new std::thread[threads - 1]);
+  for (int i = 0; i < threads - 1; i++) others[i] = std::thread([&] { job(); });
   job();
-  for (auto& t : others) t.join();
+  for (int i = 0; i < threads - 1; i++) others[i].join();
 }
 
 template <class Run>
@@ -299,8 +286,6 @@ int run_backward(const Branches& call) {
 
 using namespace saccade;
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
 // Of every structure its size and how many fields it has, of every field where it begins and its
 // size, as this compiler sees them: Python compares them with its own. The list of the fields comes
 // from the build, which reads them from call.h.
@@ -319,7 +304,7 @@ EXPORT const char* saccade_instruction_set() { return kernels().name; }
 EXPORT int saccade_linear_pays() {
 #ifdef SACCADE_X86
   const Kernels& k = kernels();
-  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && !intel());
+  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && !machine().intel);
 #else
   return 0;
 #endif
@@ -333,7 +318,10 @@ EXPORT int saccade_use(const char* name) {
       &avx2::table,
       &avx512::table,
 #endif
-#ifdef SACCADE_AVX512BF16
+#ifdef SACCADE_ARM
+      &neon::table,
+#endif
+#if defined(SACCADE_AVX512BF16) || defined(SACCADE_NEONBF16)
       with_bf16(),
 #endif
   };

@@ -28,7 +28,7 @@ INLINE auto typed(int32_t type, F&& f) {
   return type == BFLOAT16 ? f(bfloat16{}, float{}) : f(float{}, float{});
 }
 
-#if defined(SACCADE_DOUBLE) && defined(__x86_64__)
+#if defined(SACCADE_DOUBLE) && (defined(__x86_64__) || defined(__aarch64__))
 constexpr bool SPARE = true;  // the generic set where it is a last resort: not worth its build
 #else
 constexpr bool SPARE = false;

@@ -83,8 +83,12 @@ struct Kernels {
 SACCADE_DECLARE(generic)
 SACCADE_DECLARE(avx2)
 SACCADE_DECLARE(avx512)
+SACCADE_DECLARE(neon)
 
 namespace avx512bf16 {  // avx512's kernels, but for this one
+extern const SasaKernels sasa_half;
+}
+namespace neonbf16 {  // neon's
 extern const SasaKernels sasa_half;
 }
 
