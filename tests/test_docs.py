@@ -64,9 +64,12 @@ def commands(page):
     """The lines of a page's shell blocks that call saccade, as words."""
     for block in blocks(page, "bash"):
         for line in block.replace("\\\n", " ").splitlines():
-            line = re.sub(r"^.*?(?=\bsaccade )", "", line) if "bin/saccade" in line else line
-            words = shlex.split(line.strip().removeprefix("do "), comments=True)
-            if words[:1] == ["saccade"] and len(words) > 1:
+            line = re.sub(r"^\S*/saccade |^.*?&& \S*saccade |^do ", "saccade ", line.strip())
+            line = line.replace("saccade saccade ", "saccade ")
+            if not line.startswith("saccade "):
+                continue
+            words = shlex.split(line, comments=True)
+            if len(words) > 1:
                 yield words[1:]
 
 

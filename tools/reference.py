@@ -64,6 +64,8 @@ def page(module: Any) -> str:
 def members(module: Any) -> list[tuple[str, Any]]:
     """What of a module others use: all of `__all__`, or what it defines itself without _."""
     listed = getattr(module, "__all__", None)
+    if listed is not None and not all(hasattr(module, name) for name in listed):
+        listed = None  # timm adds the names of models
     names = listed if listed is not None else [n for n in vars(module) if not n.startswith("_")]
     things = [(name, getattr(module, name)) for name in names if not name.startswith("__")]
     return [

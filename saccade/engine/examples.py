@@ -7,6 +7,7 @@ beside the truth (`TaskDefinition.example`).
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,4 +64,5 @@ def _drawn(
     stream = io.BytesIO()
     sheet.save(stream, "JPEG", quality=80)
     jpeg = base64.b64encode(stream.getvalue()).decode()
-    return {"caption": str(row.get("caption", "")), "jpeg": jpeg}
+    file = Path(images.name(row["index"])).name
+    return {"caption": f"{row.get('caption', '')}; {file}", "jpeg": jpeg}

@@ -25,6 +25,8 @@ def _above() -> Any:
 class Face:
     """Methods of networks for people."""
 
+    __jit_unused_properties__ = ("transform",)  # torch.jit.script compiles the others
+
     def predict(self, images: Any, **options: Any) -> Any:
         """What the network says about pictures, looked at as they were in its training.
 

@@ -15,6 +15,9 @@ from tests.engine.dense_runs import SEGMENT
 
 
 class Scenes:
+    def name(self, i):
+        return f"some/where/{i}.png"
+
     def read(self, i):
         if i == 7:
             raise Unreadable("7.png", "it has gone")
@@ -30,7 +33,7 @@ def test_the_truth_lies_beside_the_prediction():
     rows = [{"index": i, "caption": f"<{i}>"} for i in (0, 7, 1)]
     tables = {"examples": {"Hardest": rows}}
     drawn = examples.drawn(definition, task, transform, Scenes(), tables)["Hardest"]
-    assert [row["caption"] for row in drawn] == ["<0>", "<1>"]
+    assert [row["caption"] for row in drawn] == ["<0>; 0.png", "<1>; 1.png"]
     with Image.open(io.BytesIO(base64.b64decode(drawn[0]["jpeg"]))) as sheet:
         assert sheet.width > 2 * 52, "two pictures and their legends"
 

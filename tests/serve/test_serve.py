@@ -483,7 +483,8 @@ def test_in_a_browser(application, tmp_path):
 
             def still_usable():
                 with page.expect_response(lambda answer: "y=0.4" in answer.url) as answer:
-                    page.locator(".photo").first.click(position={"x": 20, "y": 20})
+                    photo = page.locator(".photo").first
+                    photo.click(position={"x": 20, "y": 0.45 * photo.bounding_box()["height"]})
                 assert answer.value.ok
                 assert settled() == ""
 

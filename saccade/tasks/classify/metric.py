@@ -12,7 +12,7 @@ from saccade.tasks.task import Metric
 MOST = 12  # images of a kind that are named
 
 
-class Row(NamedTuple):
+class EvaluatedImage(NamedTuple):
     """One evaluated image."""
 
     index: int
@@ -33,7 +33,7 @@ class Confusion(Metric):
         self.matrix = torch.zeros(n, n, dtype=torch.int64)
         self.in_five = 0
         self.nats = 0.0
-        self.rows: list[Row] = []
+        self.rows: list[EvaluatedImage] = []
 
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None:
         logits, label = output["logits"].float().cpu(), target["label"].cpu()
@@ -49,9 +49,9 @@ class Confusion(Metric):
                 target["index"].tolist(), label.tolist(), top[:, 0].tolist(),
                 shares.gather(1, top[:, :1])[:, 0].tolist(), nats.tolist(),
             )  # fmt: skip
-            self._keep([Row(*row) for row in zip(*columns, strict=True)])
+            self._keep([EvaluatedImage(*row) for row in zip(*columns, strict=True)])
 
-    def _keep(self, rows: list["Row"]) -> None:
+    def _keep(self, rows: list["EvaluatedImage"]) -> None:
         """Those that are among the hardest, or the surest mistakes, so far."""
         every = {row.index: row for row in (*self.rows, *rows) if row.nats == row.nats}
         hard = sorted(every.values(), key=lambda row: (-row.nats, row.index))[:MOST]
@@ -67,7 +67,7 @@ class Confusion(Metric):
         self.matrix += state["matrix"]
         self.in_five += state["in_five"]
         self.nats += state["nats"]
-        self._keep([Row(*row) for row in state["rows"]])
+        self._keep([EvaluatedImage(*row) for row in state["rows"]])
 
     def compute(self) -> dict[str, float]:
         seen = int(self.matrix.sum())
@@ -94,7 +94,7 @@ class Confusion(Metric):
         sure = sorted(wrong, key=lambda row: -row.share)[:MOST]
         hard = sorted(self.rows, key=lambda row: -row.nats)[:MOST]
 
-        def named(rows: list[Row]) -> list[dict[str, Any]]:
+        def named(rows: list[EvaluatedImage]) -> list[dict[str, Any]]:
             return [
                 {
                     "index": row.index,
