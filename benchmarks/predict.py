@@ -3,8 +3,8 @@
     python benchmarks/predict.py FOLDER --model linglo_nano
 
 So `saccade predict`, `detect`, `segment` and `upscale` read pictures, whichever the model is for;
-what they draw is not in it. All take turns over the same pictures. The loader alone is what batches could reach with a model
-that costs nothing.
+what they draw is not in it. All take turns over the same pictures. The loader alone is what batches
+could reach with a model that costs nothing.
 """
 
 import argparse
