@@ -87,7 +87,7 @@ def walked(x: Tensor, net: nn.Module, compute: Compute, name: str = "") -> list[
         walks.calls.pop(key, None)
     count = walks.calls[key] = walks.calls.get(key, 0) + 1
     if count > 1 and count & (count - 1) == 0 and _plain(net):  # at call 2, 4, 8, ...
-        known = _made(_laid_out(x), net, compute, cast)
+        known = _make(_laid_out(x), net, compute, cast)
         if known is not None:
             if len(walks.walks) >= SHAPES:
                 walks.walks.pop(next(iter(walks.walks)), None)
@@ -119,7 +119,7 @@ def _plain(net: nn.Module) -> bool:
     )
 
 
-def _made(x: Tensor, net: nn.Module, compute: Any, cast: bool) -> _Known | None:
+def _make(x: Tensor, net: nn.Module, compute: Any, cast: bool) -> _Known | None:
     half = cast or x.dtype == torch.bfloat16
     dtypes = [y.dtype for y in compute(net, x)] if half else []
     if any(p.dtype != x.dtype for p in net.parameters()) and not cast:

@@ -157,7 +157,7 @@ def test_mirrors_alternate_by_epoch():
     images = pictures()
     seen = []
     for epoch in range(3):
-        loader = Loader(images, made(pad=0, alternate=True), batch=8, seed=3)
+        loader = Loader(images, image_set(pad=0, alternate=True), batch=8, seed=3)
         batches = [part for parts in loader.epoch(epoch) for part in parts]
         order = torch.cat([part.index for part in batches]).argsort()
         seen.append(torch.cat([part.image for part in batches])[order])

@@ -30,7 +30,7 @@ MAKE = {
 }
 
 
-def made(name, **how):
+def layer_of(name, **how):
     torch.manual_seed(0)
     layer = MAKE[name](**how)
     with torch.no_grad():
@@ -45,11 +45,11 @@ def made(name, **how):
 def test_layouts_are_one_function(name, grad):
     x = torch.randn(2, 5, 7, DIM, dtype=torch.float64)
     with torch.set_grad_enabled(grad):
-        want = made(name, layout="NHWC")(x)
-        nchw = made(name, layout="NCHW")(x.permute(0, 3, 1, 2))
-        tokens = made(name, layout="tokens")(x.flatten(1, 2), size=(5, 7))
-        by_layer = made(name, layout="tokens", size=(5, 7))(x.flatten(1, 2))
-        plain = made(name)(x.flatten(1, 2), (5, 7))
+        want = layer_of(name, layout="NHWC")(x)
+        nchw = layer_of(name, layout="NCHW")(x.permute(0, 3, 1, 2))
+        tokens = layer_of(name, layout="tokens")(x.flatten(1, 2), size=(5, 7))
+        by_layer = layer_of(name, layout="tokens", size=(5, 7))(x.flatten(1, 2))
+        plain = layer_of(name)(x.flatten(1, 2), (5, 7))
     torch.testing.assert_close(nchw, want.permute(0, 3, 1, 2))
     for other in (tokens, by_layer, plain):
         torch.testing.assert_close(other, want.flatten(1, 2))
@@ -57,18 +57,18 @@ def test_layouts_are_one_function(name, grad):
 
 @pytest.mark.parametrize("name", MAKE)
 def test_a_wrong_layout_is_a_sentence(name):
-    one = made(name, layout="NHWC")
+    one = layer_of(name, layout="NHWC")
     with pytest.raises(ValueError, match="say layout='NCHW'"):
         one(torch.zeros(1, DIM, 5, 6).double())
     with pytest.raises(ValueError, match=r"got \(1, 5, 6, 9\); give C=8"):
         one(torch.zeros(1, 5, 6, 9).double())
     with pytest.raises(ValueError, match="layout must be one of"):
-        made(name, layout="BCHW")
+        layer_of(name, layout="BCHW")
     if not one.gridless:
         with pytest.raises(ValueError, match=r"say size=\(H, W\)"):
-            made(name, layout="tokens")(torch.zeros(1, 30, DIM).double())
+            layer_of(name, layout="tokens")(torch.zeros(1, 30, DIM).double())
         with pytest.raises(ValueError, match=r"30 tokens are no grid of \(5, 5\)"):
-            made(name, layout="tokens")(torch.zeros(1, 30, DIM).double(), size=(5, 5))
+            layer_of(name, layout="tokens")(torch.zeros(1, 30, DIM).double(), size=(5, 5))
 
 
 def test_a_map_that_may_be_read_both_ways_is_refused():
@@ -86,7 +86,7 @@ def test_padding_is_as_if_the_image_ended(name, grad):
     """Of a window layer, each image in a padded batch comes out as it does alone."""
     how = {"border": "mask"} if "sasa" in name else {}
     layer, a, b = (
-        made(name, layout="NHWC", **how),
+        layer_of(name, layout="NHWC", **how),
         torch.randn(1, 4, 6, DIM),
         torch.randn(1, 6, 4, DIM),
     )
@@ -105,7 +105,7 @@ def test_padding_is_as_if_the_image_ended(name, grad):
 
 @pytest.mark.parametrize("name", ["key_only", "dot"])
 def test_padded_tokens_are_not_seen(name):
-    layer, x = made(name), torch.randn(2, 9, DIM, dtype=torch.float64)
+    layer, x = layer_of(name), torch.randn(2, 9, DIM, dtype=torch.float64)
     padding = torch.zeros(2, 9, dtype=torch.bool)
     padding[0, 5:] = True
     y, weights = layer(x, key_padding_mask=padding, return_weights=True)
@@ -117,7 +117,7 @@ def test_padded_tokens_are_not_seen(name):
 
 @pytest.mark.parametrize("name", MAKE)
 def test_weights_beside_the_result(name):
-    layer, x = made(name, layout="NHWC"), torch.randn(1, 6, 6, DIM, dtype=torch.float64)
+    layer, x = layer_of(name, layout="NHWC"), torch.randn(1, 6, 6, DIM, dtype=torch.float64)
     if name == "rpcpe":
         with pytest.raises(ValueError, match="no attention weights"):
             layer(x, return_weights=True)
@@ -129,7 +129,7 @@ def test_weights_beside_the_result(name):
 
 @pytest.mark.parametrize("name", MAKE)
 def test_what_slots_pass_is_used_or_refused(name):
-    layer, x = made(name, layout="tokens", size=(5, 6)), torch.randn(1, 30, DIM).double()
+    layer, x = layer_of(name, layout="tokens", size=(5, 6)), torch.randn(1, 30, DIM).double()
     want = layer(x)
     same = layer(
         x, (5, 6), attn_mask=None, rope=None, mask=None, is_causal=False, shared_rel_pos_bias=None
@@ -156,7 +156,7 @@ def test_what_slots_pass_is_used_or_refused(name):
 
 def test_a_mask_of_pairs_in_windows():
     """Swin's mask, (windows of an image) N N, is added to the logits; bool ones forbid."""
-    layer = made("window", layout="NHWC")
+    layer = layer_of("window", layout="NHWC")
     x, mask = torch.randn(2, 6, 3, DIM).double(), torch.randn(2, 9, 9).double()
     _, weights = layer(x, mask=mask, return_weights=True)
     want = (layer.weights(x).log() + mask.repeat(2, 1, 1)[:, None]).softmax(-1)
@@ -175,13 +175,13 @@ def test_a_mask_of_pairs_in_windows():
 @pytest.mark.parametrize("name", ["qna", "rpcpe", "key_only"])
 def test_tokens_before_the_map(name):
     how = {"layout": "tokens", "prefix": 2, "size": (4, 4)}
-    layer = made(name, **how)
+    layer = layer_of(name, **how)
     layer.stride = 1  # as many tokens out as in
     x = torch.randn(2, 18, DIM, dtype=torch.float64)
     y = layer(x)
     assert y.shape[:2] == (2, 18)
     if name != "key_only":
-        alone = made(name, layout="tokens", size=(4, 4))
+        alone = layer_of(name, layout="tokens", size=(4, 4))
         alone.stride = 1
         torch.testing.assert_close(y[:, 2:], alone(x[:, 2:]))
     if name == "qna":  # the class token has seen the whole image
@@ -189,11 +189,11 @@ def test_tokens_before_the_map(name):
         (g,) = torch.autograd.grad(layer(x)[:, 0].sum(), x)
         assert (g[:, 2:].abs().sum(-1) > 0).all()
     with pytest.raises(ValueError, match="a token without a place"):
-        made("window", **{"layout": "tokens"}).place(DIM, "tokens", None, 1)
+        layer_of("window", **{"layout": "tokens"}).place(DIM, "tokens", None, 1)
 
 
 def test_the_grid_of_larger_images_keeps_its_shape():
-    layer = made("rpcpe", layout="tokens", size=(2, 3))
+    layer = layer_of("rpcpe", layout="tokens", size=(2, 3))
     assert layer(torch.randn(1, 24, DIM).double()).shape == (1, 24, DIM)
     with pytest.raises(ValueError, match="23 tokens are no grid"):
         layer(torch.randn(1, 23, DIM).double())

@@ -32,7 +32,7 @@ def by_hand(layer, x):
     return y
 
 
-@pytest.mark.parametrize(("H", "W"), [(8, 8), (4, 12), (5, 8), (7, 9), (3, 2), (1, 6), (4, 4)])
+@pytest.mark.parametrize(("H", "W"), [(4, 16), (4, 12), (5, 8), (7, 9), (3, 2), (1, 6), (4, 4)])
 def test_any_size_is_windows_of_what_is_there(H, W):
     """Where the windows tile the map and where they do not: filling never takes part."""
     layer = layer_of()
@@ -41,7 +41,7 @@ def test_any_size_is_windows_of_what_is_there(H, W):
     torch.testing.assert_close(layer(x), expected)
 
 
-@pytest.mark.parametrize(("H", "W"), [(8, 8), (5, 9), (3, 2)])
+@pytest.mark.parametrize(("H", "W"), [(4, 16), (5, 9), (3, 2)])
 def test_what_is_exported_is_the_same(H, W, monkeypatch):
     layer = layer_of()
     x = torch.randn(2, H, W, 8, dtype=torch.float64)

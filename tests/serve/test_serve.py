@@ -97,10 +97,10 @@ def test_the_answer_is_as_documented(ask, look):
     about = schema.json()["paths"]["/look"]["post"]["responses"]["200"]
     known = about["content"]["application/json"]["schema"]["properties"]
     (answer,) = look("/look?model=1&evidence=1", PHOTO)
-    told = answer.json()
-    assert set(told) == set(known)
-    assert set(told["model"]) <= set(known["model"]["properties"])
-    evidence = told["evidence"]
+    content = answer.json()
+    assert set(content) == set(known)
+    assert set(content["model"]) <= set(known["model"]["properties"])
+    evidence = content["evidence"]
     values = np.frombuffer(base64.b64decode(evidence["maps"]), np.uint8)
     assert len(values) == np.prod(evidence["shape"])
     assert abs(int(values.max()) - 128) == 127 or abs(int(values.min()) - 128) == 127
@@ -116,13 +116,13 @@ def test_boxes_and_regions_are_drawn(tmp_path, kind):
         make.model(recipe, len(classes)), tmp_path / "m.safetensors", classes=list(classes),
         task=plain["task"], test=plain["test"],
     )  # fmt: skip
-    told = serve.look(serve.loaded(str(path)), Image.new("RGB", (70, 48), "grey"))
-    assert told["guesses"] == []
-    assert (told["shares"] is None) == (kind == "detect")
-    assert (told["boxes"] is None) == (kind == "segment")
-    with Image.open(io.BytesIO(base64.b64decode(told["drawn"]))) as drawn:
+    content = serve.look(serve.loaded(str(path)), Image.new("RGB", (70, 48), "grey"))
+    assert content["guesses"] == []
+    assert (content["shares"] is None) == (kind == "detect")
+    assert (content["boxes"] is None) == (kind == "segment")
+    with Image.open(io.BytesIO(base64.b64decode(content["drawn"]))) as drawn:
         assert drawn.width >= 70
-    assert bool(told["stages"]) == (kind == "segment"), "the detector's backbone has none"
+    assert bool(content["stages"]) == (kind == "segment"), "the detector's backbone has none"
 
 
 def test_models_are_told(ask):

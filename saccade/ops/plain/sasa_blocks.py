@@ -33,7 +33,7 @@ def blocked(
 ) -> Float[Tensor, "B C H W"]:  # fmt: skip
     """The equation, block by block: (t/s)^2 times the memory of its input, for keys and values."""
     (H, W), dtype = q.shape[2:], wide(q.dtype)
-    own, around = Grid(H, W, heads, 1), Grid(H, W, heads, window)
+    own, around = BlockGrid(H, W, heads, 1), BlockGrid(H, W, heads, window)
     with no_autocast(q.device):
         qs = own.pixels(q.to(dtype))
         s = _lines(qs, row, col, own, window, border) @ _lines_of_keys(around.side, qs)
@@ -43,7 +43,7 @@ def blocked(
     return y.to(q.dtype)
 
 
-class Grid(NamedTuple):
+class BlockGrid(NamedTuple):
     """A map in blocks of SIDE x SIDE pixels, each with the pixels around it that windows reach."""
 
     H: int
@@ -103,7 +103,7 @@ class Grid(NamedTuple):
 
 def _lines(
     q: Float[Tensor, "Bh n d"], row: Float[Tensor, "r k half"] | None,
-    col: Float[Tensor, "r k half"] | None, own: Grid, window: int, border: str,
+    col: Float[Tensor, "r k half"] | None, own: BlockGrid, window: int, border: str,
 ) -> Float[Tensor, "m N t"]:  # fmt: skip
     """`down` and `along` of every query, side by side."""
     reached = F.pad(torch.ones(SIDE, SIDE, window, device=q.device), (0, SIDE))
