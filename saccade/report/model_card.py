@@ -11,6 +11,7 @@ from typing import Any
 from saccade.engine.run import Run
 from saccade.models import hub
 from saccade.models.describe import timm_config
+from saccade.models.saved import control
 from saccade.recipes.group import path_fields
 from saccade.report.summary import Summary, setting
 from saccade.tasks.definition import TaskDefinition
@@ -45,7 +46,8 @@ def written(
 
 
 def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
-    counted = (run.known("final.json").get("val") if run else None) or notes.get("figures", {})
+    final = run.known("final.json").get("val") if run else None
+    counted = _numbers(final) or _numbers(notes.get("figures"))
     figures = {key: value for key, value in counted.items() if key != "images"}
     if not figures:
         return []
@@ -55,13 +57,20 @@ def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
     return [f"| counted{on} that it did not learn from | |", "|---|---|", *rows]
 
 
+def _numbers(figures: Any) -> dict[str, float]:
+    """What of a stranger's figures are numbers with plain names."""
+    pairs = figures.items() if isinstance(figures, dict) else ()
+    return {key: n for key, n in pairs if type(n) in (int, float) and not control(key)}
+
+
 def _origin(notes: dict[str, Any], run: Run | None) -> list[str]:
     """Data and recipe."""
     if run is None:
-        return [f"- Recipe: `{notes['recipe']}`"] if notes.get("recipe") else []
-    counts = run.known("data.json")
+        name = notes.get("recipe")
+        return [f"- Recipe: `{name}`"] if isinstance(name, str) and not control(name) else []
+    counts = {part: _numbers(run.known("data.json").get(part)) for part in ("train", "val")}
     sizes = ", ".join(
-        f"{counts[part]['images']} {part}" for part in ("train", "val") if part in counts
+        f"{count['images']} {part}" for part, count in counts.items() if "images" in count
     )
     lines = [f"- Data: {Path(run.data).name} ({sizes} images)", f"- Recipe: `{run.name}`"]
     if run.lines():

@@ -43,3 +43,18 @@ def test_without_a_run_or_notes():
     assert "and 10 more" in text
     assert "- Recipe: `detect`" in text
     assert "saccade detect PICTURES" in text
+
+
+def test_notes_and_files_of_a_stranger_are_left_out(tmp_path):
+    run = written(tmp_path / "run", epochs=1, names=["cat", "dog"])
+    for name, content in (("final.json", {"val": [1]}), ("data.json", {"train": 3, "val": "x"})):
+        write_json(run.folder / name, content)
+    net = saccade.build("linglo_nano", num_classes=2)
+    figures = {"top1": "high", "loss": None, "\x1b[2J": 1, "images": "x", "top5": 50.0}
+    notes = {"classes": ["cat", "dog"], "figures": figures, "recipe": "a\n# Heading"}
+    for text in (
+        model_card.written(net, notes, tasks.TASKS["classify"], run),
+        model_card.written(net, notes, tasks.TASKS["classify"]),
+    ):
+        assert "| top-5 | 50.00% |" in text
+        assert not any(word in text for word in ("high", "None", "\x1b", "# Heading", "x images"))
