@@ -1,7 +1,9 @@
 """What every test may use. Shape checking (jaxtyping + beartype) is on for the whole package."""
 
+import random
 from pathlib import Path
 
+import beartype._check.code.codemain as beartype_code
 import jaxtyping
 import pytest
 import torch
@@ -10,6 +12,10 @@ from tests.fast import is_fast
 
 HERE = Path(__file__).resolve().parent
 BESIDE = HERE.parents[1] / "shared"
+
+# beartype looks at one item of a list, drawn by Python's own generator. It shall have another one:
+# a run saves the state of Python's, and a resumed run is compared with an unbroken one to the bit.
+beartype_code.getrandbits = random.Random(0).getrandbits
 
 torch.set_num_threads(1)  # the maps are small, and the machine may be shared
 

@@ -44,6 +44,7 @@ def run(words: list[str]) -> None:
     """Find the command that the first word names, and call its function with the others."""
     from saccade.cli import pages
 
+    words = _import(words)
     name, *rest = words or ["help"]
     if name in ("-h", "--help"):
         name = "help"
@@ -62,6 +63,29 @@ def run(words: list[str]) -> None:
         print(pages.page(name))
         return
     command.function(**parse(name, command.function, rest))
+
+
+def _import(words: list[str]) -> list[str]:
+    """Import the modules that `--import` names, wherever it stands; the other words."""
+    rest, names = [], []
+    each = iter(words)
+    for word in each:
+        if word == "--":
+            rest += [word, *each]
+        elif word == "--import":
+            names.append(next(each, ""))
+        elif word.startswith("--import="):
+            names.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    if names:
+        from saccade import outside
+
+        for name in names:
+            if not name or name.startswith("-"):
+                raise UsageError("--import: which module? such as --import my_layer")
+            outside.load(name)
+    return rest
 
 
 def _refuse(sentence: str, code: int) -> None:

@@ -98,8 +98,8 @@ def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:
 def _draw(searched: Any, target: Path, classes: list[str]) -> str:
     """Draw one picture's boxes onto a copy; what was drawn, in a sentence."""
     from saccade.data.picture import rgb
+    from saccade.draw.boxes import drawn
     from saccade.files import writing
-    from saccade.infer.draw import drawn
 
     photo = rgb(searched.path, str(searched.path))
     with writing(target):

@@ -17,11 +17,6 @@ from saccade.files import write
 RunFolder = Annotated[Path, Value("RUN", "models")]
 RecipeName = Annotated[str, Value("RECIPE", "recipes")]
 
-# What a recipe is trained on if --data is left out.
-DATA = {
-    "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_best": "cifar10",
-}  # fmt: skip
-
 
 def recipes(name: RecipeName | None = None, *, json: bool = False) -> None:
     """List the recipes, or write one out in full.
@@ -117,40 +112,21 @@ def train(
         log: write scalars for TensorBoard into the run's folder
         json: print JSON at the end: the figures of every evaluation
     """
-    from saccade.cli.changes import everyday
-    from saccade.recipes import book
-    from saccade.recipes.recipe import override
+    from saccade.engine.plan import free_folder, plan
 
-    if recipe == "quick" and data == "solar":
-        recipe = "quick_solar"
-    chosen = book.find(recipe)
-    short = everyday(chosen, model=model, start=start, epochs=epochs, batch=batch, lr=lr,
-                     size=size, seed=seed)  # fmt: skip
-    chosen = override(chosen, [*short, *set])
-    if data is None:
-        data = DATA.get(recipe)
-        if data is None:
-            from saccade import tasks
-
-            raise ValueError(
-                f"train {recipe}: which images? --data FOLDER: {tasks.of(chosen).data_hint}"
-            )
-    if recipe == "finetune" and not chosen.model.start:
-        raise ValueError(
-            "train finetune: with which backbone? --start RUN; "
-            "'saccade train scratch' begins without one"
-        )
+    recipe, chosen, data = plan(recipe, data, set, model=model, start=start, epochs=epochs,
+                                batch=batch, lr=lr, size=size, seed=seed)  # fmt: skip
     from saccade.engine import session
     from saccade.report.write import Reporter
 
-    watch = _watch(log)
-    folder = _free(recipe) if out is None else Path(out)
-    plan = chosen.schedule
-    lasting = "1 epoch" if plan.epochs == 1 else f"{plan.epochs} epochs"
-    length = f"{plan.iterations} steps" if plan.iterations else lasting
+    watch = watcher(log)
+    folder = free_folder(recipe) if out is None else Path(out)
+    times = chosen.schedule
+    lasting = "1 epoch" if times.epochs == 1 else f"{times.epochs} epochs"
+    length = f"{times.iterations} steps" if times.iterations else lasting
     if _is_first():
         note(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
-    with _stoppable(folder):
+    with stoppable(folder):
         session.train(
             chosen, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
         )
@@ -186,8 +162,8 @@ def resume(
     from saccade.engine import session
     from saccade.report.write import Reporter
 
-    watch = _watch(log or (run / "tensorboard").is_dir())
-    with _stoppable(run):
+    watch = watcher(log or (run / "tensorboard").is_dir())
+    with stoppable(run):
         session.resume(
             run, data, force=force, trust=trust, watch=watch, report=Reporter(), device=device
         )
@@ -345,7 +321,7 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
 # -- around a run ---------------------------------------------------------------------------
 
 
-def _watch(log: bool):
+def watcher(log: bool):
     """How a run is watched: on the screen, and by TensorBoard if asked for."""
     from saccade.engine.watch import Several
     from saccade.report.progress import Screen
@@ -353,19 +329,6 @@ def _watch(log: bool):
 
     others = [Log()] if log else []
     return lambda: Several(Screen(console(stderr=True)), *others)
-
-
-def _free(recipe: str) -> Path:
-    """runs/quick, runs/quick-2, ...: the first that is not taken.
-
-    A process that torchrun has started again goes on with the last that is.
-    """
-    folder, taken, n = Path("runs") / recipe, None, 1
-    while (folder / "steps.jsonl").exists():
-        n += 1
-        taken, folder = folder, Path("runs") / f"{recipe}-{n}"
-    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return taken if again and taken is not None else folder
 
 
 def newest(command: str) -> Path:
@@ -388,11 +351,12 @@ def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class _stoppable:  # noqa: N801  (reads as a with-statement)
+class stoppable:  # noqa: N801  (reads as a with-statement)
     """Turn what ends a run early into one sentence that says how to go on."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, command: str = ""):
         self.folder = folder
+        self.command = command or f"saccade resume {folder}"
 
     def __enter__(self) -> None: ...
 
@@ -401,9 +365,9 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
         if isinstance(error, Stopped | KeyboardInterrupt):
             why = str(error) or "stopped at once"
-            begun = (self.folder / "recipe.json").is_file()
+            begun = any(self.folder.glob("**/recipe.json"))
             if _is_first():
-                note(f"{why}; go on with: saccade resume {self.folder}" if begun else why)
+                note(f"{why}; go on with: {self.command}" if begun else why)
             raise SystemExit(130) from None
         return False
 

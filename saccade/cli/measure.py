@@ -35,6 +35,7 @@ def bench(
     json: Annotated[str, Value("FILE", "files", bare="-")] | None = None,
     plot: File | None = None,
     where: bool = False,
+    self_test: bool = False,
 ) -> None:
     """Measure an operator beside its peers, or models beside each other, in turns in one run.
 
@@ -48,6 +49,7 @@ def bench(
         saccade bench sasa --at 4,56,64,8 --train
         saccade bench qna convolved conv --layer
         saccade bench --where
+        saccade bench --self-test
 
     Args:
         names: models of saccade or timm; or sasa, qna or linglo, and which of its peers (or all)
@@ -74,6 +76,8 @@ def bench(
         json: print JSON lines instead of the table, or append them to a file
         plot: draw into this PNG
         where: say which backend computes window attention here and why, and nothing else
+        self_test: check every kernel of this machine against float64 and time it beside
+            FlexAttention and SDPA; on a GPU, please send what it prints
     """
     import torch
 
@@ -82,6 +86,9 @@ def bench(
 
     if where:
         say("\n".join(backends()))
+        return
+    if self_test:
+        _self_test(rounds, seconds)
         return
     sides = None if over is None else _sides(over)
     of_models = {
@@ -149,6 +156,45 @@ def bench(
         else:
             benches.draw(run, plot, title)
         note(f"drawn: {plot}")
+
+
+def _self_test(rounds: int, seconds: float) -> None:
+    import torch
+    from rich.table import Table
+
+    from saccade import bench as benches
+    from saccade.bench import selftest
+    from saccade.ops.where import backends
+
+    say("\n".join(f"{key}: {value}" for key, value in benches.stamp().items()))
+    say("\n".join(backends()))
+    wrong = []
+    for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+        table = Table("operator", "kernel", "dtype", "configurations", "error / tolerance", "")
+        with _progress() as watch:
+            for finding in selftest.verify(device):
+                watch(f"{finding.operator} {finding.form} {finding.dtype}", 0)
+                verdict = "fine" if finding.fine else f"WRONG: {finding.wrong}"
+                table.add_row(
+                    finding.operator, finding.form, finding.dtype, str(finding.configurations),
+                    f"{finding.error:.2g}", verdict,
+                )  # fmt: skip
+                wrong += [] if finding.fine else [finding]
+        say(f"{device}: every kernel against its equation in float64", "bold")
+        show(table)
+        for train in (False, True):
+            for what, peers in selftest.peers(device, train).items():
+                with _progress() as watch:
+                    run = benches.compare(
+                        peers, None, train=train, compiled=False, rounds=rounds,
+                        seconds=min(seconds, 5.0), watch=watch, device=device,
+                        dtype=torch.bfloat16 if device == "cuda" else torch.float32,
+                    )  # fmt: skip
+                say(f"{device}: {what}, {'forward and backward' if train else 'forward'}", "bold")
+                show(benches.table(run))
+    if wrong:
+        raise RuntimeError(f"bench: {len(wrong)} kernels are wrong here; please report this output")
+    say("every kernel is right here")
 
 
 def _deployed(

@@ -38,7 +38,11 @@ def overview() -> str:
         lines += ["", topic]
         for name, command in commands.items():
             lines.append(f"  {name:<11}{command.about:<37}saccade {command.example}")
-    lines += ["", "saccade COMMAND --help says more; saccade --version"]
+    lines += [
+        "",
+        "saccade COMMAND --help says more; saccade --version",
+        "with --import my_module, any command knows what your module registers (docs/own-layer.md)",
+    ]
     return "\n".join(lines)
 
 

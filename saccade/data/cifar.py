@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import UInt8
-from PIL import Image
 
+from saccade.data import picture
+from saccade.data.folder import Inside
 from saccade.data.images import Arrays, Images
 
 CLASSES = (
@@ -52,6 +53,7 @@ def find() -> tuple[Images, Images]:
 
 def inside(place: Path) -> tuple[Images, Images] | None:
     """The training and the test set of a folder; None if it holds no CIFAR-10."""
+    Inside(place).check([p.name for p in _packed(place)], repr(str(place)))
     if (place / "data_batch_1.bin").is_file():
         return (
             _named("train", *_binary(_batches(place, "bin"))),
@@ -68,6 +70,11 @@ def inside(place: Path) -> tuple[Images, Images] | None:
             f"pickle may run any code; take the binary version (cifar-10-binary.tar.gz): {GET}"
         )
     return _folders(place)
+
+
+def _packed(place: Path) -> list[Path]:
+    """The files that hold many pictures or their labels."""
+    return [path for pattern in ("*_batch*", "*_lables.json") for path in place.glob(pattern)]
 
 
 def _named(split: str, pixels: Pixels, labels: Labels) -> Images:
@@ -94,7 +101,7 @@ def _binary(paths: list[Path]) -> tuple[Pixels, Labels]:
 def _npm(paths: list[Path], labels: Path) -> tuple[Pixels, Labels]:
     rows = []
     for path in paths:
-        with Image.open(_existing(path)) as image:
+        with picture.opened(_existing(path), str(path)) as image:
             row = np.asarray(image.convert("RGB"))
         if row.shape[1] != SIDE**2:
             raise ValueError(
@@ -102,7 +109,10 @@ def _npm(paths: list[Path], labels: Path) -> tuple[Pixels, Labels]:
             )
         rows.append(row)
     pixels = np.concatenate(rows).transpose(0, 2, 1)  # N 3 pixels
-    numbers = np.asarray(json.loads(_existing(labels).read_text()))[: len(pixels)]
+    try:
+        numbers = np.asarray(json.loads(_existing(labels).read_bytes()))[: len(pixels)]
+    except (ValueError, IndexError, RecursionError):  # no JSON, or no list of one length
+        numbers = np.empty(0)
     if numbers.shape != pixels.shape[:1] or not np.isin(numbers, range(len(CLASSES))).all():
         raise ValueError(
             f"{str(labels)!r}: no label of 0 to 9 for each of {len(pixels)} pictures; get it again"
@@ -129,17 +139,21 @@ def _has_classes(place: Path) -> bool:
 
 
 def _folder(place: Path) -> tuple[Pixels, Labels] | None:
-    pictures, labels = [], []
+    pictures, labels, inside = [], [], Inside(place.parent)
     for number, name in enumerate(CLASSES):
         for path in sorted((place / name).iterdir()):
+            if not inside(path):
+                return None
             try:
-                with Image.open(path) as image:
+                with picture.opened(path, str(path)) as image:
                     if image.size != (SIDE, SIDE):
                         return None
                     pictures.append(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
-            except OSError:  # whoever reads files one by one has words for it
+            except picture.Unreadable:  # whoever reads files one by one has words for it
                 return None
             labels.append(number)
+    if not pictures:
+        return None
     return np.stack(pictures), np.array(labels, np.uint8)
 
 

@@ -130,12 +130,13 @@ def rgb(
             turn = BACK.get(_orientation(file))
         file.load()  # a TIFF is upright from here on
         if turn is not None:
-            return _converted(file if file.size == drawn else file.transpose(turn))
+            return in_rgb(file if file.size == drawn else file.transpose(turn))
         ImageOps.exif_transpose(file, in_place=True)
-        return _converted(file)
+        return in_rgb(file)
 
 
-def _converted(file: Image.Image) -> Image.Image:
+def in_rgb(file: Image.Image) -> Image.Image:
+    """A picture of any mode in 8 bits a colour: transparent parts on white, 16 bits scaled."""
     if file.mode == "RGB" and "transparency" not in file.info:
         return file
     if file.mode.startswith("I"):  # 16 bits; a plain conversion would clip them at 255
@@ -156,12 +157,16 @@ def read(path: str | Path, side: int | None = None) -> Float[np.ndarray, "H W 3"
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no picture {str(path)!r}; check the path")
-    photo = rgb(path, str(path))
+    return sized(rgb(path, str(path)), side, str(path))
+
+
+def sized(photo: Image.Image, side: int | None, name: str) -> Float[np.ndarray, "H W 3"]:
+    """The picture in 0..1, its short side brought to `side`; too long a strip is refused."""
     if side is not None:
         scale = side / min(photo.size)
         W, H = (max(side, round(n * scale)) for n in photo.size)
         if W * H > LARGE:
-            raise Unreadable(str(path), f"so long a strip that it would be drawn {W} x {H} large")
+            raise Unreadable(name, f"so long a strip that it would be drawn {W} x {H} large")
         photo = photo.resize((W, H), Image.Resampling.BICUBIC)
     return np.asarray(photo, np.float32) / 255
 

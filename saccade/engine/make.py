@@ -12,6 +12,8 @@ from saccade.data.reader import Readable
 from saccade.engine.distributed import Group
 from saccade.models import arguments
 from saccade.models.describe import timm_config
+from saccade.models.graft import several
+from saccade.models.saved import load
 from saccade.recipes.recipe import Data, Recipe, change
 from saccade.tasks.definition import TaskDefinition
 from saccade.tasks.task import Task
@@ -34,8 +36,7 @@ def model(recipe: Recipe, classes: int) -> nn.Module:
         raise ValueError(
             f"model {settings.name!r} and this recipe do not fit ({why}); {cure}"
         ) from error
-    if settings.start:
-        definition.start(net, settings.start)
+    _begin(net, recipe)
     if recipe.loop.bn_decay is not None:
         for norm in net.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
@@ -43,6 +44,24 @@ def model(recipe: Recipe, classes: int) -> nn.Module:
     if recipe.loop.checkpointing:
         _recompute(net, settings.name)
     return net
+
+
+def _begin(net: nn.Module, recipe: Recipe) -> None:
+    """Weights to start from, and grafts: the one first that the other needs.
+
+    Weights of a model without grafts come before them, so that `keep` has something to keep.
+    """
+    settings, definition = recipe.model, tasks.of(recipe)
+    grafted = bool(settings.start and settings.graft) and getattr(load(settings.start), "grafts", 0)
+    if settings.start and not grafted:
+        definition.start(net, settings.start)
+    if settings.graft:
+        try:
+            several(net, settings.graft)
+        except ValueError as error:
+            raise ValueError(f"model.graft: {error}") from error
+    if settings.start and grafted:
+        definition.start(net, settings.start)
 
 
 def _recompute(net: nn.Module, name: str) -> None:

@@ -6,7 +6,7 @@ data.json          how many images there are, and checksums (see engine.changes)
 report.jsonl       a line per evaluation
 final.json         figures of the validation set, if the run chose its model by others
 steps.jsonl        the loss and the rate along the way
-tables.json        the last evaluation's confusion matrix
+tables.json        what the best evaluation counted, and pictures to look at
 baseline.json      what a linear model reaches, if asked for
 bad.json           images that could not be read
 report.html, curves.png, confusion.png, tensorboard/
@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from saccade import files
+from saccade import files, outside
 from saccade.models.saved import control
 from saccade.models.zoo import stated, unstated
 from saccade.recipes.disk import from_plain, to_plain
@@ -76,6 +76,8 @@ class Run:
             )
         try:
             return cls.from_plain(folder, json.loads(path.read_bytes()))
+        except outside.NotImportedError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else error
             why = " ".join(str(why).split())  # keys of the file may be of several lines
@@ -89,6 +91,7 @@ class Run:
             raise ValueError("its name, data and classes should be text")
         if any(control(text) for text in (name, *classes)):
             raise ValueError("its name or classes hold characters that steer a terminal")
+        outside.check(plain.get("imports"), "this run")
         recipe = _as_begun(from_plain(plain["recipe"]), plain.get("stated"))
         return cls(folder, name, recipe, data, tuple(classes))
 
@@ -97,7 +100,16 @@ class Run:
             "name": self.name, "data": self.data, "recipe": to_plain(self.recipe),
             "classes": list(self.classes),
             "stated": {**stated(self.recipe.model.name), **self._stated_options()},
+            **self._imports(),
         }  # fmt: skip
+
+    def _imports(self) -> dict[str, Any]:
+        """The modules from outside that the recipe needs, if any."""
+        model = self.recipe.model
+        kinds = [type(one).__name__ for one in
+                 (self.recipe.task, self.recipe.augment, self.recipe.test)]  # fmt: skip
+        imports = outside.needed([model.name, *outside.words_in(model.options), *kinds])
+        return {"imports": imports} if imports else {}
 
     def _stated_options(self) -> dict[str, Any]:
         options = self.recipe.model.options

@@ -17,6 +17,7 @@ from torch import Tensor
 from saccade.data.images import Strings
 from saccade.data.loader import Loader
 from saccade.data.picture import Unreadable, rgb
+from saccade.data.reader import Readable
 from saccade.engine import make
 from saccade.engine.distributed import Group
 from saccade.recipes.recipe import Data
@@ -69,47 +70,66 @@ def predictions(
     device: torch.device,
     batch: int,
 ) -> Iterator[Answer]:
-    """What a task predicts of each picture, in the order of the paths.
+    """What a task predicts of each picture file, in the order of the paths; see `answers`."""
+    yield from answers(Photos(paths), task, transform, predict, device, batch)
+
+
+def answers(
+    photos: Readable,
+    task: Any,
+    transform: Callable[[Image.Image], Tensor],
+    predict: Callable[[dict[str, Tensor], list[tuple[int, int]]], Sequence[Any]],
+    device: torch.device,
+    batch: int,
+    workers: int | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Iterator[Answer]:
+    """What a task predicts of each picture, in their order.
 
     Pictures of one size are looked at together, without padding: the answers do not depend on
     which others share a batch.
 
     Args:
-        paths: picture files
+        photos: what is read
         task: a trained task in eval mode, on `device`
         transform: a picture to what the model is shown
         predict: the task's output and the pictures' own sizes to a prediction for each
         device: where the task lies
         batch: pictures that are read together
+        workers: processes that read ahead; as for an evaluation if None
+        dtype: of the task's weights
 
     Yields:
-        an answer for every path
+        an answer for every picture
     """
     if batch < 1:
         raise ValueError(f"--batch: at least one picture at a time, got {batch}")
-    if not paths:
+    if not len(photos):
         return
-    batch = min(batch, len(paths))
-    alone = len(paths) <= batch  # a worker would only read what is waited for
-    workers = 0 if alone else make.workers(Data(), Group(device=device))
+    batch = min(batch, len(photos))
+    if len(photos) <= batch:
+        workers = 0  # one would only read what is waited for
+    elif workers is None:
+        workers = make.workers(Data(), Group(device=device))
     loader = Loader(
-        Photos(paths), Sized(transform), batch=batch, workers=workers, shuffle=False, whole=False,
+        photos, Sized(transform), batch=batch, workers=workers, shuffle=False, whole=False,
         limit=1.0,
     )  # fmt: skip
     try:
         for step, parts in enumerate(loader.epoch(0)):
-            answers: dict[int, tuple[Any, tuple[int, int]]] = {}
+            outcomes: dict[int, tuple[Any, tuple[int, int]]] = {}
             for part in [alike for padded in parts for alike in padded.unpadded()]:
                 sizes = [(H, W) for H, W in part.target["original"].tolist()]
                 size = part.image.shape[2], part.image.shape[3]
                 part = part.to(device)
                 with torch.no_grad():
-                    output = task(part.image.to(memory_format=torch.channels_last), part.size)
+                    image = part.image.to(dtype, memory_format=torch.channels_last)
+                    output = task.infer(image, part.size)
                     batch_predictions = predict(output, sizes)
                 for i, prediction in zip(part.index.tolist(), batch_predictions, strict=True):
-                    answers[i] = prediction, size
-            for i in range(step * batch, min((step + 1) * batch, len(paths))):
-                yield _answer(paths[i], answers.get(i), loader.bad)
+                    outcomes[i] = prediction, size
+            for i in range(step * batch, min((step + 1) * batch, len(photos))):
+                yield _answer(Path(photos.name(i)), outcomes.get(i), loader.bad)
     finally:
         loader.close()
 

@@ -11,20 +11,18 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Integer, UInt8
-from PIL import Image, ImageDraw, ImageFont
+from jaxtyping import UInt8
+from PIL import Image
 
 from saccade.data.picture import rgb
+from saccade.draw.masks import overlay
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
 from saccade.files import writing
 from saccade.infer.batches import Answer, in_background, predictions
 from saccade.infer.files import free, paths_of
-from saccade.infer.palette import palette
 
 BATCH = 4
-BLEND = 0.6  # of a region's colour over the picture
-INK, PAPER = (30, 30, 30), (255, 255, 255)
 
 
 @dataclass(frozen=True)
@@ -122,56 +120,3 @@ def ids(labels: UInt8[np.ndarray, "H W"], known: list[int]) -> Image.Image:
     """The mask with the ids of the training set's masks; 16 bits if one is above 255."""
     table = np.array(known, np.uint8 if max(known) < 256 else np.uint16)
     return Image.fromarray(table[labels])
-
-
-# -- the overlay ----------------------------------------------------------------------------
-
-
-def overlay(
-    photo: Image.Image, labels: Integer[np.ndarray, "H W"], classes: list[str]
-) -> Image.Image:
-    """The picture under its regions' colours, lines between them, and a legend at its right."""
-    colours = palette(len(classes))
-    blended = (1 - BLEND) * np.asarray(photo, np.float32) + BLEND * colours[labels]
-    blended[_borders(labels)] = PAPER
-    counts = np.bincount(labels.ravel(), minlength=len(classes))
-    order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
-    lines = [(classes[i], counts[i] / labels.size, tuple(map(int, colours[i]))) for i in order]
-    legend = _legend(lines, photo.height)
-    sheet = Image.new("RGB", (photo.width + legend.width, max(photo.height, legend.height)), PAPER)
-    sheet.paste(Image.fromarray(blended.round().astype(np.uint8)), (0, 0))
-    sheet.paste(legend, (photo.width, 0))
-    return sheet
-
-
-def _borders(labels: Integer[np.ndarray, "H W"]) -> np.ndarray:
-    """Pixels whose right or lower neighbour is of another class."""
-    edge = np.zeros(labels.shape, bool)
-    edge[:, :-1] |= labels[:, 1:] != labels[:, :-1]
-    edge[:-1] |= labels[1:] != labels[:-1]
-    return edge
-
-
-def _legend(lines: list[tuple[str, float, tuple[int, ...]]], height: int) -> Image.Image:
-    """A swatch, a name and a share of the pixels for each class, the largest first.
-
-    Letters grow with the picture; more classes than fit beside it go on below it.
-    """
-    size = min(max(height // 28, 13), 28)
-    font = ImageFont.load_default(size)
-    row, pad = round(1.6 * size), size
-    texts = [f"{_short(name)}  {100 * share:.1f}%" for name, share, _ in lines]
-    width = max(round(font.getlength(text)) for text in texts)
-    legend = Image.new("RGB", (2 * row + width + pad, row * len(lines) + pad), PAPER)
-    draw = ImageDraw.Draw(legend)
-    for i, (text, (_, _, colour)) in enumerate(zip(texts, lines, strict=True)):
-        y = pad // 2 + i * row
-        box = (pad, y + row // 6, pad + row * 2 // 3, y + row // 6 + row * 2 // 3)
-        draw.rectangle(box, fill=colour, outline=INK)
-        draw.text((pad + row, y + row / 2), text, fill=INK, font=font, anchor="lm")
-    return legend
-
-
-def _short(name: str, most: int = 32) -> str:
-    name = " ".join(name.split())
-    return name if len(name) <= most else name[: most - 1] + "…"

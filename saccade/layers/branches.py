@@ -114,14 +114,21 @@ def remember(
 ) -> None:
     """Move running statistics as BatchNorm does: by the variance without bias."""
     means, variances = statistics[0], statistics[1] * (pixels / (pixels - 1))
+    counts, moves = [], {}
     for norm, mean, var in zip(_norms(branches), means, variances, strict=True):
         if not norm.training or not norm.track_running_stats:
             continue
         if norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.add_(1)
+            counts.append(norm.num_batches_tracked)
         for running, new in ((norm.running_mean, mean), (norm.running_var, var)):
             if running is not None:
-                running.lerp_(new.to(running.dtype), cast(float, norm.momentum))
+                pair = moves.setdefault(cast(float, norm.momentum), ([], []))
+                pair[0].append(running)
+                pair[1].append(new.to(running.dtype))
+    if counts:
+        torch._foreach_add_(counts, 1)
+    for momentum, (running, new) in moves.items():
+        torch._foreach_lerp_(running, new, momentum)
 
 
 def _norms(branches: Sequence[nn.Module]) -> list[nn.BatchNorm2d]:

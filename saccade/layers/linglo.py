@@ -7,32 +7,49 @@
 No token is compared with another, so the cost is linear in N.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from saccade.layers.layout import MapLayer
 from saccade.layers.norm import of_channels
 from saccade.layers.untouched import readable, untouched
 from saccade.ops import linglo as ops
 from saccade.ops.native.residual import KeyOnlyResidual, Norm, serves
+from saccade.ops.precision import nothing
 from saccade.ops.residual import KEY_ONLY_RESIDUAL
 
 
 @readable
-class KeyOnlyAttention(nn.Module):
+class KeyOnlyAttention(MapLayer):
     """Gate every token with one saliency-weighted summary of the image.
 
     `backend` picks how it is computed, never what: "tokenwise", "folded", "collapsed", "native", or
-    the cheapest of them ("auto").
+    the cheapest of them ("auto"). `layout`, `size` and `prefix` are those of `MapLayer`; tokens
+    need no size, and class tokens are tokens like others.
 
     Init: the four projections keep the variance of what they read (std 1/sqrt(C)) and the saliency
     gives logits of unit spread, so that the maps differ between tokens from the first step. With
     the usual std of 0.02 the context is below 3% of K and the saliency gets next to no gradient.
     """
 
-    def __init__(self, dim: int, heads: int, backend: str = "auto"):
+    gridless = True
+    takes_prefix = True
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        backend: str = "auto",
+        *,
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
+        prefix: int = 0,
+    ):
         super().__init__()
+        self.place(dim, layout, size, prefix)
         if heads < 1 or dim % heads:
             raise ValueError(f"KeyOnlyAttention: heads must divide dim, got {dim=} {heads=}")
         if backend not in ("auto", *ops.KEY_ONLY.forms):
@@ -85,18 +102,33 @@ class KeyOnlyAttention(nn.Module):
         return KEY_ONLY_RESIDUAL(x, norm.weight, norm.bias, *letters, norm.eps)
 
     def _letters_after(self, x: Tensor, norm: nn.Module) -> ops.Weights | None:
-        return self.letters(x) if self.backend == "auto" and of_channels(norm, x) else None
+        if self.backend != "auto" or self.layout == "NCHW" or not of_channels(norm, x):
+            return None
+        return self.letters(x)
 
-    def weights(self, x: Float[Tensor, "B *grid C"]) -> Float[Tensor, "B *grid h"]:
+    def weights(
+        self, x: Float[Tensor, "B *grid C"], padding: Bool[Tensor, "B *grid"] | None = None
+    ) -> Float[Tensor, "B *grid h"]:
         """Where each head looks. `view` draws this; drawing needs no flag in forward."""
         k = self.key(x.flatten(1, -2))
-        return ops.saliency(k, self.saliency(k)).unflatten(1, x.shape[1:-1])
+        return ops.saliency(k, _masked(self.saliency(k), padding)).unflatten(1, x.shape[1:-1])
 
-    def forward(self, x: Float[Tensor, "B *grid C"]) -> Float[Tensor, "B *grid C"]:
-        letters = self.letters(x)
+    def on_map(
+        self, x: Float[Tensor, "B *grid C"], padding: Bool[Tensor, "B *grid"] | None = None
+    ) -> Float[Tensor, "B *grid C"]:
+        letters = self.letters(x) if padding is None else None
         tokens = x.flatten(1, -2)
         if letters is not None:
             return ops.key_only(tokens, letters, self.backend).unflatten(1, x.shape[1:-1])
         k, v = self.key(tokens), self.value(tokens)
-        gated = ops.gated(k, v, self.saliency(k))
+        gated = ops.gated(k, v, _masked(self.saliency(k), padding))
         return self.mix(self.gate(gated) + k).unflatten(1, x.shape[1:-1])
+
+
+def _masked(
+    logits: Float[Tensor, "B N h"], padding: Bool[Tensor, "B *grid"] | None
+) -> Float[Tensor, "B N h"]:
+    """Nobody looks where no image is; an image of nothing else is looked at evenly."""
+    if padding is None:
+        return logits
+    return logits.masked_fill(padding.flatten(1)[..., None], nothing(logits))

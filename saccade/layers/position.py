@@ -1,34 +1,54 @@
 """Positions: RP-CPE and its ablations (LinGlo, 3.2 and Table 6), and absolute embeddings."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.branches import DepthwiseBranch, Kernel3x3, frozen
+from saccade.layers.layout import MapLayer
 from saccade.layers.untouched import depthwise3x3, readable, untouched
+from saccade.ops.precision import wide
 
 
 @readable
-class RPCPE(nn.Module):
+class RPCPE(MapLayer):
     """Residual parallel conditional positional encoding: y = x + sum of depth-wise 3x3 branches.
 
     Each branch is normalised (BatchNorm), or with `norm=False` none is. A sum of convolutions is
     the convolution by the summed kernel, and the skip adds one to its centre. So one 3x3 is all
     that runs; while BatchNorm gathers statistics, another for each batch (inside `FeedForward`, see
     `layers/branches.py`). `fuse` makes it permanent and drops the branches.
+
+    `layout`, `size` and `prefix` are those of `MapLayer`; class tokens pass as they are. Pixels of
+    a padding mask count as zeros, as those beyond the border do.
     """
+
+    own = "NCHW"
+    takes_prefix = True
 
     whole = True  # its parts are read more often than called: where models are split, it is not
 
-    def __init__(self, dim: int, branches: int = 4, skip: bool = True, norm: bool = True):
+    def __init__(
+        self,
+        dim: int,
+        branches: int = 4,
+        skip: bool = True,
+        norm: bool = True,
+        *,
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
+        prefix: int = 0,
+    ):
         super().__init__()
+        self.place(dim, layout, size, prefix)
         if branches < 1:
             raise ValueError(f"RPCPE: at least one branch is needed, got {branches=}")
-        self.dim, self.skip = dim, skip
+        self.skip = skip
         self.branches = nn.ModuleList(DepthwiseBranch(dim, norm) for _ in range(branches))
         self.fused: nn.Conv2d | None = None
         self.reset_parameters()
@@ -79,7 +99,16 @@ class RPCPE(nn.Module):
             )
         return self.kernel() if all(map(frozen, self.branches)) else None
 
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+    def on_prefix(
+        self, head: Float[Tensor, "B p C"], x: Tensor, padding: Tensor | None
+    ) -> Float[Tensor, "B p C"]:
+        return head
+
+    def on_map(
+        self, x: Float[Tensor, "B C H W"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B C H W"]:
+        if padding is not None:
+            x = x.masked_fill(padding[:, None], 0)
         if self.fused is not None:
             return self.fused(x)
         one = self.one(x)
@@ -113,5 +142,6 @@ class AbsolutePosition(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         # At its own size the table comes out as it is: no branch, which exporters would dislike.
-        table = F.interpolate(self.table, size=x.shape[2:], mode="bicubic", antialias=True)
-        return x + table
+        table = self.table.to(wide(self.table.dtype))  # torch resizes no bfloat16 on CPU
+        table = F.interpolate(table, size=x.shape[2:], mode="bicubic", antialias=True)
+        return x + table.to(self.table.dtype)

@@ -8,32 +8,35 @@ Because the queries are the same everywhere, the scores are one linear map of x:
 Maps are B H W C; `saccade.ops.qna` does the aggregation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from timm.layers import DropPath
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from saccade.layers import flax
 from saccade.layers.block import FeedForward
-from saccade.layers.conv import Conv1x1
+from saccade.layers.conv import Conv1x1, ProductConv2d
 from saccade.layers.init import cut_normal_, lecun_normal_
+from saccade.layers.layout import MapLayer
 from saccade.layers.norm import of_channels
-from saccade.layers.ready import residual
-from saccade.layers.untouched import readable, untouched
+from saccade.layers.ready import residual, whole
+from saccade.layers.stem import is_square, product_of
+from saccade.layers.untouched import passes, readable, untouched
+from saccade.layers.walk import walkable
 from saccade.ops import qna as ops
-from saccade.ops.native.pixels import LearnedQueriesResidual, PixelProduct
+from saccade.ops.native.pixels import LearnedQueriesResidual, PixelProduct, ReadyConvolution
 from saccade.ops.native.qna import WIDEST
-from saccade.ops.native.residual import Norm, dense, serves
-from saccade.ops.precision import no_autocast, wide
+from saccade.ops.native.residual import FeedResidual, Norm, dense, serves
+from saccade.ops.precision import no_autocast, nothing, wide
 
 
 @readable
-class LearnedQueryAttention(nn.Module):
+class LearnedQueryAttention(MapLayer):
     """Weigh the pixels of every window by what they hold, asked by a few learned queries.
 
     The map goes from H x W to ceil(H / stride) x ceil(W / stride), unless `padding` says otherwise.
@@ -45,7 +48,12 @@ class LearnedQueryAttention(nn.Module):
     normalize  queries to unit length, per head
     scale      Ws, which weighs the softmax place by place
     backend    how it is computed, never what: "auto", or a form of `saccade.ops.qna.aggregate`
+    layout     "NCHW", "NHWC" or "tokens"; None: as here, B H W C (`size`, `prefix`: `MapLayer`)
+
+    A token before the map's (a class token) gathers the whole map by the same queries.
     """
+
+    takes_prefix = True
 
     def __init__(
         self,
@@ -62,8 +70,12 @@ class LearnedQueryAttention(nn.Module):
         normalize: bool = True,
         scale: bool = True,
         backend: str = "auto",
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
+        prefix: int = 0,
     ):
         super().__init__()
+        self.place(dim, layout, size, prefix)
         width = dim if width is None else width
         _check(type(self).__name__, width, heads, window, stride, queries, padding, backend)
         self.heads, self.window, self.stride, self.queries = heads, window, stride, queries
@@ -118,9 +130,14 @@ class LearnedQueryAttention(nn.Module):
     def values(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W h d"]:
         return self.value(x).unflatten(-1, (self.heads, -1))
 
-    def weights(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo L h k k"]:
+    def weights(
+        self, x: Float[Tensor, "B H W C"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B Ho Wo L h k k"]:
         """What each query takes from each place of each window, before Ws. `view` draws this."""
-        return ops.weights(self.scores(x), self.rpe, self.stride, self.padding)
+        s = self.scores(x)
+        if padding is not None:
+            s = s.masked_fill(padding[..., None, None], nothing(s))
+        return ops.weights(s, self.rpe, self.stride, self.padding)
 
     def value_and_score_map(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
         """The linear map from x to its values and scores side by side, and its bias."""
@@ -128,8 +145,14 @@ class LearnedQueryAttention(nn.Module):
         bias = None if bias is None else torch.cat((self.value.bias, bias))
         return torch.cat((self.value.weight, matrix)), bias
 
-    def aggregate(self, x: Float[Tensor, "B H W C"], fold: bool) -> Tensor:
+    def aggregate(
+        self, x: Float[Tensor, "B H W C"], fold: bool, padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Tensor:
         tables, options = (self.rpe, self.scale), (self.stride, self.padding, fold, self.backend)
+        if padding is not None:  # places without image weigh nothing, and are nothing
+            s, v, off = self.scores(x), self.values(x), padding[..., None, None]
+            s, v = s.masked_fill(off, nothing(s)), v.masked_fill(off, 0)
+            return ops.aggregate(s, v, *tables, *options)
         if untouched(x, self.key, self.value) and _like_biased(self.key, self.value):
             return ops.gather(x, *self.value_and_score_map(x), *tables, *options)
         return ops.aggregate(self.scores(x), self.values(x), *tables, *options)
@@ -143,8 +166,12 @@ class LearnedQueryAttention(nn.Module):
                 f"pixels, window={self.window} padding={self.padding}; try a larger padding"
             )
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Ho Wo D"]:
+    def on_map(
+        self, x: Float[Tensor, "B H W C"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B Ho Wo D"]:
         self.check(x)
+        if padding is not None:
+            return self.mix(self.aggregate(x, True, padding).flatten(3))
         plain = self.backend == "auto" and untouched(x, self.key, self.value, self.mix)
         if plain and _like_biased(self.key, self.value):
             tables, mix = (self.rpe, self.scale), (self.mix.weight, self.mix.bias)
@@ -152,16 +179,39 @@ class LearnedQueryAttention(nn.Module):
             return ops.attend(x, *joined, *tables, *mix, self.stride, self.padding)
         return self.mix(self.aggregate(x, fold=True).flatten(3))
 
+    def on_prefix(
+        self, head: Float[Tensor, "B p C"], x: Float[Tensor, "B H W C"],
+        padding: Bool[Tensor, "B H W"] | None,
+    ) -> Float[Tensor, "B p D"]:  # fmt: skip
+        """One answer for all of them: the mean of what each query gathers of the whole map."""
+        s = self.scores(x).flatten(1, 2)  # B N L h
+        if padding is not None:
+            s = s.masked_fill(padding.flatten(1)[..., None, None], nothing(s))
+        p = torch.softmax(s, 1, dtype=wide(s.dtype)).mean(2)
+        v = self.values(x).flatten(1, 2)
+        z = torch.einsum("bnh,bnhd->bhd", p.to(v.dtype), v).flatten(1)
+        return self.mix(z)[:, None].expand(-1, head.shape[1], -1)
+
     def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> LearnedQueriesResidual | None:
         """x + self(norm(x)) as one call, for inference; None where modules must be called."""
+        if self.stride != 1 or self.mix.out_features != x.shape[3]:
+            return None
+        return self.ready_with(x, norm)
+
+    def ready_with(
+        self, x: Float[Tensor, "B H W C"], norm: Any, skip: ReadyConvolution | None = None
+    ) -> LearnedQueriesResidual | None:
+        """The same, or skip(x) + self(norm(x)) for another resolution or width."""
         key, value, mix = self.key, self.value, self.mix
         if type(self) is not LearnedQueryAttention or self.backend != "auto":
             return None
+        if self.layout not in (None, "NHWC"):
+            return None
         if not untouched(x, key, value, mix) or not of_channels(norm, x):
             return None
-        if self.stride != 1 or 2 * self.padding != self.window - 1 or self.window > WIDEST:
+        if 2 * self.padding != self.window - 1 or self.window > WIDEST:
             return None
-        if not _like_biased(key, value) or not mix.out_features == x.shape[3] == key.in_features:
+        if not _like_biased(key, value) or x.shape[3] != key.in_features:
             return None
         biases = [layer.bias for layer in (key, value) if layer.bias is not None]
         of_scores = [self.query, key.weight, value.weight, *biases]
@@ -178,7 +228,9 @@ class LearnedQueryAttention(nn.Module):
             mix.out_features, mix.in_features, of_mix, lambda: (mix.weight, mix.bias)
         )
         numbers = Norm(norm.weight, norm.bias, norm.eps)
-        return LearnedQueriesResidual(numbers, project, blend, self.rpe, self.scale, self.padding)
+        return LearnedQueriesResidual(
+            numbers, project, blend, self.rpe, self.scale, self.padding, self.stride, skip
+        )
 
 
 class LearnedQueryUpsampling(LearnedQueryAttention):
@@ -187,6 +239,8 @@ class LearnedQueryUpsampling(LearnedQueryAttention):
     Eq. 4-5: the answers are not summed, there is no Ws, and query l = factor i + j makes the pixel
     in row i, column j of each block.
     """
+
+    takes_prefix = False
 
     def __init__(
         self,
@@ -200,18 +254,22 @@ class LearnedQueryUpsampling(LearnedQueryAttention):
         bias: bool = False,
         normalize: bool = True,
         backend: str = "auto",
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
     ):
         if factor < 1:
             raise ValueError(f"LearnedQueryUpsampling: factor must be at least 1, got {factor=}")
         super().__init__(
             dim, heads, window, 1, factor**2, width=width, out_dim=out_dim, bias=bias,
-            normalize=normalize, scale=False, backend=backend,
+            normalize=normalize, scale=False, backend=backend, layout=layout, size=size,
         )  # fmt: skip
         self.factor = factor
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B Hs Ws D"]:
+    def on_map(
+        self, x: Float[Tensor, "B H W C"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B Hs Ws D"]:
         self.check(x)
-        z = self.aggregate(x, fold=False).flatten(4)  # B H W L D
+        z = self.aggregate(x, False, padding).flatten(4)  # B H W L D
         z = z.unflatten(3, (self.factor, self.factor)).permute(0, 1, 3, 2, 4, 5)  # B H i W j D
         return self.mix(z.flatten(3, 4).flatten(1, 2))
 
@@ -229,6 +287,7 @@ class QnAFeedForward(FeedForward):
             nn.init.zeros_(linear.bias)
 
 
+@walkable
 class QnADown(nn.Module):
     """Halve the map and double its width: skip(x) + mix(norm x), then x + ffn(norm x).
 
@@ -239,7 +298,9 @@ class QnADown(nn.Module):
     def __init__(self, dim: int, heads: int, window: int, queries: int, drop_path: float = 0.0):
         super().__init__()
         self.mix_norm = nn.LayerNorm(dim, eps=1e-6)
-        self.mix = LearnedQueryAttention(dim, heads, window, 2, queries, width=2 * dim)
+        self.mix = LearnedQueryAttention(
+            dim, heads, window, 2, queries, width=2 * dim, layout="NHWC"
+        )
         self.skip = Conv1x1(dim, 2 * dim, stride=2, bias=False)
         self.ffn_norm = nn.LayerNorm(2 * dim, eps=1e-6)
         self.ffn = QnAFeedForward(2 * dim)
@@ -250,10 +311,45 @@ class QnADown(nn.Module):
         lecun_normal_(self.skip.weight)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D Ho Wo"]:
+        return whole(x, self, ready_way_down)
+
+    def steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D Ho Wo"]:
+        """Module by module."""
         skip = self.skip(x).permute(0, 2, 3, 1)
         x = skip + self.mix(self.mix_norm(x.permute(0, 2, 3, 1)))
         x = residual(x, self.ffn_norm, self.ffn, self.drop)
         return x.permute(0, 3, 1, 2)
+
+
+class ReadyWayDown:
+    """Both halves of `QnADown`, of maps that lie B H W C."""
+
+    def __init__(self, mix: LearnedQueriesResidual, ffn: FeedResidual):
+        self.mix, self.ffn = mix, ffn
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return x.numel() > 0
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
+        return self.ffn(self.mix(x))
+
+
+def ready_way_down(x: Float[Tensor, "B H W C"], layer: QnADown) -> ReadyWayDown | None:
+    """The call for a way down; None where modules must be called."""
+    skip, mix = layer.skip, layer.mix
+    if type(skip) is not ProductConv2d or not untouched(x, skip, mix, layer.ffn):
+        return None
+    if not passes(layer.drop) or not is_square(skip) or skip.kernel_size != (1, 1):
+        return None
+    if skip.padding != (0, 0) or skip.stride != (mix.stride,) * 2:
+        return None
+    if skip.out_channels != mix.mix.out_features:
+        return None
+    of_skip = ReadyConvolution(product_of(skip), 1, mix.stride)
+    first = mix.ready_with(x, layer.mix_norm, of_skip)
+    y = x.new_empty(1, 1, 1, skip.out_channels)
+    second = None if first is None else layer.ffn.ready_after(y, layer.ffn_norm)
+    return None if first is None or second is None else ReadyWayDown(first, second)
 
 
 def _like_biased(key: nn.Module, value: nn.Module) -> bool:

@@ -28,15 +28,19 @@ from saccade.ops.modes import transformed
 from saccade.ops.native.residual import Norm, NormOfMap, serves
 from saccade.ops.operator import forced
 
+_METHODS = attrgetter("forward", "__call__")
+
 
 class Watch:
     """Whether modules are what they were: their classes, attributes, hooks, parts, tensors."""
 
     def __init__(self, *roots: nn.Module):
+        self.roots = roots
         self.modules = [module for root in roots for module in root.modules()]
         self.kinds = [*map(type, self.modules)]
         self.distinct: list[Any] = [*{*self.kinds}]
-        self.forwards = [kind.forward for kind in self.distinct]
+        self.methods = [*map(_METHODS, self.distinct)]
+        self.dicts: list[dict[str, Any]] = []
         self.places: list[dict[str, Any]] = []
         self.names: list[str] = []
         self.values: list[Any] = []
@@ -46,6 +50,8 @@ class Watch:
             self._note(own, [*HOOKS, "forward", *public])
             for parts in (module._modules, module._parameters, module._buffers):
                 self._note(parts, list(parts))
+            self.dicts += own, module._modules, module._parameters, module._buffers
+        self.sizes = [*map(len, self.dicts)]
         self.hooks = [module.__dict__[name] for module in self.modules for name in HOOKS]
         self.tensors = [value for value in self.values if isinstance(value, Tensor)]
         self.memory = self._memory()
@@ -65,12 +71,15 @@ class Watch:
             *(t.dtype for t in tensors),
         ]
 
-    def holds(self) -> bool:
+    def holds(self, *roots: nn.Module) -> bool:
+        """Whether these are the modules that are watched, and all is as it was."""
         return (
-            all(map(is_, map(dict.get, self.places, self.names), self.values))
+            all(map(is_, roots, self.roots))
+            and all(map(is_, map(dict.get, self.places, self.names), self.values))
+            and [*map(len, self.dicts)] == self.sizes
             and not any(self.hooks)
             and all(map(is_, map(type, self.modules), self.kinds))
-            and all(map(is_, map(attrgetter("forward"), self.distinct), self.forwards))
+            and [*map(_METHODS, self.distinct)] == self.methods
             and self._memory() == self.memory
         )
 
@@ -100,7 +109,7 @@ def residual(
     """x + drop(layer(norm(x))); at once where the layer knows how (`ready_after`)."""
     if unwatched(x) and x.is_contiguous():
         ready = layer.__dict__.get("_ready")
-        if ready is None or not ready.watch.holds():
+        if ready is None or not ready.watch.holds(layer, norm, drop):
             ready = _prepare(layer, partial(_make_residual, x, norm, layer, drop), norm, drop)
         if ready is not None and ready.call.takes(x):
             return ready(x)
@@ -146,7 +155,7 @@ def _by_pixels(
     if not pixels.is_contiguous():
         return None
     ready = layer.__dict__.get("_ready")
-    if ready is None or not ready.watch.holds():
+    if ready is None or not ready.watch.holds(layer):
         ready = _prepare(layer, partial(make, pixels, layer))
     if ready is None or not ready.call.takes(pixels):
         return None
@@ -168,7 +177,7 @@ def _node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.M
 
 def _prepare(layer: nn.Module, make: Callable[[], Any], *others: nn.Module) -> Ready | None:
     """Make a call ready and keep it; None where modules must be called."""
-    layer.__dict__.pop("_ready", None)
+    layer.__dict__["_ready"] = None
     call = make()
     if call is None:
         return None
@@ -201,13 +210,16 @@ def in_graph(x: Tensor) -> bool:
 
 def unwatched(x: Tensor) -> bool:
     """Whether a kernel may be called on x behind everybody's back: nobody would notice."""
+    return unseen(x) and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
+def unseen(x: Tensor) -> bool:
+    """The same, for x of any dtype and whether autocast is on or not."""
     return (
         type(x) is Tensor
         and not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
-        and x.dtype == torch.float32
         and x.device.type == "cpu"
-        and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
         and not torch.jit.is_tracing()

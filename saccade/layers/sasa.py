@@ -7,21 +7,24 @@ Heads are slices of the channels; nothing mixes them afterwards (the block's 1x1
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from saccade.layers.layout import MapLayer
 from saccade.layers.untouched import pointwise, readable, untouched
 from saccade.ops import sasa as ops
 from saccade.ops.linear import fuses, linear
+from saccade.ops.neighbourhood import neighbourhood_attention, neighbourhood_weights
 
 POSITIONS = ("relative", "absolute", "none")
 
 
 @readable
-class StandAloneAttention(nn.Module):
+class StandAloneAttention(MapLayer):
     """Let every pixel of a map attend to the `window` x `window` pixels around it.
 
     stride    2: attention at full resolution, then the mean of each 2 x 2 pixels
@@ -32,7 +35,19 @@ class StandAloneAttention(nn.Module):
     scale     divide the logits by sqrt(d), which the paper does not
     backend   how it is computed, never what: a form of `saccade.ops.sasa.local_attention`, or the
               best at hand ("auto")
+    layout    "NCHW", "NHWC" or "tokens"; None: as here, B C H W (`size`: `MapLayer`)
+
+    Beyond the paper, by `saccade.ops.neighbourhood`:
+
+    window    also (height, width), such as (1, 7): each row of the map by itself
+    dilation  pixels between the places of a window
+    causal    only places up to the pixel itself, in reading order
+    table     a trainable bias for every head and place of the window, 0 at the start
+    groups    of the projections, as a convolution has them
+    bias      on queries, keys and values
     """
+
+    own = "NCHW"
 
     def __init__(
         self,
@@ -40,7 +55,7 @@ class StandAloneAttention(nn.Module):
         out: int | None = None,
         *,
         heads: int = 8,
-        window: int = 7,
+        window: int | Sequence[int] = 7,
         stride: int = 1,
         border: str = "zero",
         content: bool = True,
@@ -48,15 +63,31 @@ class StandAloneAttention(nn.Module):
         shared: bool = True,
         scale: bool = False,
         backend: str = "auto",
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
+        dilation: int = 1,
+        causal: bool = False,
+        table: bool = False,
+        groups: int = 1,
+        bias: bool = False,
     ):
         super().__init__()
+        self.place(dim, layout, size)
         out = dim if out is None else out
+        height, width = (window, window) if isinstance(window, int) else window
         if heads < 1 or out % heads:
             raise ValueError(f"StandAloneAttention: heads must divide out, got {out=} {heads=}")
-        if window < 1 or window % 2 == 0:
+        if min(height, width) < 1 or height % 2 == 0 or width % 2 == 0:
+            odd = tuple(side // 2 * 2 + 1 for side in (max(height, 1), max(width, 1)))
             raise ValueError(
                 f"StandAloneAttention: window must be odd to have a centre, got {window=}; "
-                f"try {window + 1}"
+                f"try {odd[0] if isinstance(window, int) else odd}"
+            )
+        if dilation < 1:
+            raise ValueError(f"StandAloneAttention: dilation must be 1 or more, got {dilation=}")
+        if groups < 1 or dim % groups or out % groups:
+            raise ValueError(
+                f"StandAloneAttention: groups must divide dim and out, got {dim=} {out=} {groups=}"
             )
         if stride not in (1, 2):
             raise ValueError(f"StandAloneAttention: stride must be 1 or 2, got {stride=}")
@@ -81,27 +112,44 @@ class StandAloneAttention(nn.Module):
                 f"StandAloneAttention: sinusoids need a multiple of 4 channels (sine and cosine of "
                 f"row and column), got {dim=}"
             )
-        self.heads, self.window, self.stride, self.border = heads, window, stride, border
+        self.window: Any = height if height == width else (height, width)
+        self.heads, self.stride, self.border = heads, stride, border
+        self.dilation, self.causal = dilation, causal
         self.position, self.backend = position, backend
         self.scale = (out // heads) ** -0.5 if scale else 1.0
-        self.query = nn.Conv2d(dim, out, 1, bias=False)
-        self.key = nn.Conv2d(dim, out, 1, bias=False) if content else None
-        self.value = nn.Conv2d(dim, out, 1, bias=False)
-        self.row = self.col = None
+        self.query = nn.Conv2d(dim, out, 1, bias=bias, groups=groups)
+        self.key = nn.Conv2d(dim, out, 1, bias=bias, groups=groups) if content else None
+        self.value = nn.Conv2d(dim, out, 1, bias=bias, groups=groups)
+        self.row = self.col = self.table = None
+        self.undecayed: tuple[str, ...] = ()
         if position == "relative":
-            shape = (1 if shared else heads, window, out // heads // 2)
-            self.row, self.col = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
+            tables, half = 1 if shared else heads, out // heads // 2
+            self.row = nn.Parameter(torch.empty(tables, height, half))
+            self.col = nn.Parameter(torch.empty(tables, width, half))
             self.undecayed = ("row", "col")
+        if table:
+            self.table = nn.Parameter(torch.empty(heads, height, width))
+            self.undecayed += ("table",)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Projections keep the variance of their input; an entry q . r has that of q."""
         for conv in (self.query, self.key, self.value):
             if conv is not None:
-                nn.init.normal_(conv.weight, std=conv.in_channels**-0.5)
+                nn.init.normal_(conv.weight, std=conv.weight.shape[1] ** -0.5)
+                if conv.bias is not None:
+                    nn.init.zeros_(conv.bias)
         for table in (self.row, self.col):
             if table is not None:
                 nn.init.normal_(table, std=(2 * table.shape[2]) ** -0.5)
+        if self.table is not None:
+            nn.init.zeros_(self.table)
+
+    @property
+    def of_paper(self) -> bool:
+        """Whether the window is as in the paper, which is what its kernels know."""
+        plain = self.table is None and self.dilation == 1 and not self.causal
+        return plain and isinstance(self.window, int)
 
     def project(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None, Tensor]:
         if self.position == "absolute":
@@ -129,23 +177,41 @@ class StandAloneAttention(nn.Module):
         q, k, v = linear(pixels, matrix).permute(0, 3, 1, 2).chunk(3, 1)
         return q, k, v
 
+    def _rest(self, padding: Bool[Tensor, "B H W"] | None, like: Tensor) -> tuple[Any, ...]:
+        """What `saccade.ops.neighbourhood` wants beside q, k and v."""
+        seen = None if padding is None else (~padding).to(like.dtype)
+        height, width = (self.window,) * 2 if isinstance(self.window, int) else self.window
+        tables = self.row, self.col, self.table, seen
+        return *tables, self.heads, height, width, self.dilation, self.causal, self.border
+
     def weights(
-        self, x: Float[Tensor, "B C H W"], at: Sequence[tuple[int, int]] | None = None
-    ) -> Float[Tensor, "B h n k k"]:
+        self,
+        x: Float[Tensor, "B C H W"],
+        at: Sequence[tuple[int, int]] | None = None,
+        padding: Bool[Tensor, "B H W"] | None = None,
+    ) -> Float[Tensor, "B h n kh kw"]:
         """What pixels (row, column) take from their windows; all pixels in reading order if None.
 
         Before any stride, so (row, column) are those of `x`.
         """
         q, k, _ = self.project(x)
+        if padding is not None or not self.of_paper:
+            weights = neighbourhood_weights(q, k, *self._rest(padding, q))
+            return weights if at is None else weights[:, :, [i * x.shape[3] + j for i, j in at]]
         return ops.local_weights(
             q, k, self.row, self.col, self.heads, self.window, self.border, at
         )  # fmt: skip
 
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+    def on_map(
+        self, x: Float[Tensor, "B C H W"], padding: Bool[Tensor, "B H W"] | None = None
+    ) -> Float[Tensor, "B D h w"]:
         q, k, v = self.project(x)
-        y = ops.local_attention(
-            q, k, v, self.row, self.col, self.heads, self.window, self.border, self.backend
-        )
+        if padding is not None or not self.of_paper:
+            y = neighbourhood_attention(q, k, v, *self._rest(padding, q))
+        else:
+            y = ops.local_attention(
+                q, k, v, self.row, self.col, self.heads, self.window, self.border, self.backend
+            )
         return halve(y) if self.stride == 2 else y
 
 

@@ -6,23 +6,45 @@ within each window; the table of relative positions is Swin's, the windows are n
 that the windows do not tile is filled up below and to the right, and the filling takes no part.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from saccade.layers import flax
 from saccade.layers.init import lecun_normal_
-from saccade.layers.untouched import applied
+from saccade.layers.layout import MapLayer
+from saccade.layers.norm import of_channels
+from saccade.layers.untouched import applied, readable, untouched
 from saccade.ops import window as ops
+from saccade.ops.native.pixels import PixelProduct, WindowsResidual
+from saccade.ops.native.residual import Norm, serves
 
 
-class WindowAttention(nn.Module):
-    """Compare the pixels of each window with each other. Maps are B H W C, of any size."""
+@readable
+class WindowAttention(MapLayer):
+    """Compare the pixels of each window with each other. Maps are of any size.
+
+    `layout` and `size` are those of `MapLayer`. A mask of pairs is (n, N, N) or (n, heads, N, N) as
+    Swin has it: n windows in reading order, the same of every image, or all of all images.
+    """
 
     undecayed = ("table",)
+    pairs = True
 
-    def __init__(self, dim: int, heads: int, window: int):
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        window: int,
+        *,
+        layout: str | None = None,
+        size: Sequence[int] | None = None,
+    ):
         super().__init__()
+        self.place(dim, layout, size)
         if heads < 1 or dim % heads:
             raise ValueError(f"WindowAttention: heads must divide dim, got {dim=} {heads=}")
         if window < 1:
@@ -39,14 +61,50 @@ class WindowAttention(nn.Module):
         lecun_normal_(self.mix.weight)
         nn.init.zeros_(self.table)
 
-    def weights(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "n heads N N"]:
+    def weights(
+        self,
+        x: Float[Tensor, "B H W C"],
+        padding: Bool[Tensor, "B H W"] | None = None,
+        pairs: Tensor | None = None,
+    ) -> Float[Tensor, "n heads N N"]:
         """How much each pixel (row) takes from each other one (column) of its window."""
-        return ops.window_weights(applied(self.qkv, x), self.table, self.window)
+        qkv = applied(self.qkv, x)
+        return ops.masked_window_weights(qkv, self.table, self.window, padding, pairs)
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        return applied(
-            self.mix, ops.window_attention(applied(self.qkv, x), self.table, self.window)
-        )
+    def on_map(
+        self,
+        x: Float[Tensor, "B H W C"],
+        padding: Bool[Tensor, "B H W"] | None = None,
+        pairs: Tensor | None = None,
+    ) -> Float[Tensor, "B H W C"]:
+        qkv = applied(self.qkv, x)
+        if padding is None and pairs is None:
+            y = ops.window_attention(qkv, self.table, self.window)
+        else:
+            y = ops.masked_window_attention(qkv, self.table, self.window, padding, pairs)
+        return applied(self.mix, y)
+
+    def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> WindowsResidual | None:
+        """x + self(norm(x)) as one call, for inference; None where modules must be called."""
+        qkv, mix, C = self.qkv, self.mix, x.shape[3]
+        if type(self) is not WindowAttention or self.layout not in (None, "NHWC"):
+            return None
+        if not untouched(x, qkv, mix):
+            return None
+        if not of_channels(norm, x) or qkv.weight.shape != (3 * C, C) or mix.weight.shape != (C, C):
+            return None
+        tensors = [*qkv.parameters(), *mix.parameters(), self.table, norm.weight, norm.bias]
+        if not serves(*tensors):
+            return None
+        project, blend = (_product(layer) for layer in (qkv, mix))
+        bias = lambda h, w: ops.bias_of(self.table, self.window, h, w)  # noqa: E731
+        numbers = Norm(norm.weight, norm.bias, norm.eps)
+        return WindowsResidual(numbers, project, blend, self.table, self.window, bias)
+
+
+def _product(layer: nn.Linear) -> PixelProduct:
+    outputs, inputs = layer.weight.shape
+    return PixelProduct(outputs, inputs, layer.parameters(), lambda: (layer.weight, layer.bias))
 
 
 def flax_entries(layer: WindowAttention) -> flax.Entries:

@@ -36,7 +36,7 @@ WRAPPING = frozenset(
 COMMON = frozenset({"num_classes", "in_chans", "global_pool", "drop_rate", "drop_path_rate"})
 SHARES = ("drop_path", "drop_path_rate", "drop_rate")
 DEPTHS = ("depth", "depths", "layers", "encoder", "decoder")  # how many blocks are built
-LARGEST, LONGEST, DEEPEST = 1 << 20, 200, 4
+LARGEST, SMALLEST, LONGEST, DEEPEST = 1 << 20, 1e-6, 200, 4
 
 
 def check(
@@ -106,6 +106,24 @@ def check_value(key: str, value: Any, tensors: int = 10_000) -> None:
         numbers = value if isinstance(value, list | tuple) else [value]
         if sum(n for n in numbers if type(n) is int) > tensors:
             raise ValueError(f"the argument {key!r} asks for more blocks than there are weights")
+
+
+def check_card(card: Mapping[str, Any]) -> None:
+    """Refuse timm's words about a model's pictures if no picture can be brought to them."""
+    for key, value in card.items():
+        check_value(key, value)
+        if key in ("input_size", "mean", "std"):
+            kinds = (int,) if key == "input_size" else (int, float)
+            least = {"input_size": 1, "mean": -LARGEST, "std": SMALLEST}[key]
+            numbers = value if isinstance(value, list | tuple) else ()
+            counts = (3,) if key == "input_size" else (1, 3)
+            sound = all(type(number) in kinds and number >= least for number in numbers)
+            if len(numbers) not in counts or not sound:
+                raise ValueError(f"{key} is three numbers of {least} or more, got {value!r}")
+        elif key in ("crop_pct", "num_classes") and type(value) not in (int, float, type(None)):
+            raise ValueError(f"{key} is a number, got {value!r}")
+        elif key in ("interpolation", "crop_mode") and type(value) not in (str, type(None)):
+            raise ValueError(f"{key} is a word, got {value!r}")
 
 
 def _wrong(value: Any, depth: int) -> str:

@@ -53,7 +53,8 @@ def _normed(dim: int) -> list[nn.Module]:
 def down(kind: str, dim: int, out: int) -> nn.Module:
     """Halve the map."""
     if kind == "qna":
-        return Attend(dim, LearnedQueryAttention(dim, _heads(out), 3, 2, queries=1, width=out))
+        mix = LearnedQueryAttention(dim, _heads(out), 3, 2, queries=1, width=out, layout="NHWC")
+        return Attend(dim, mix)
     if kind == "conv":
         return nn.Sequential(nn.Conv2d(dim, out, 3, 2, padding=1, bias=False), *_normed(out))
     conv = nn.Conv2d(dim, out, 3, padding=1, bias=False)
@@ -63,7 +64,7 @@ def down(kind: str, dim: int, out: int) -> nn.Module:
 def up(kind: str, dim: int, out: int, start: str = "even") -> nn.Module:
     """Double the map."""
     if kind == "qna":
-        mix = LearnedQueryUpsampling(dim, _heads(out), 3, 2, width=out)
+        mix = LearnedQueryUpsampling(dim, _heads(out), 3, 2, width=out, layout="NHWC")
         if start == "bilinear":
             begin_bilinear(mix)
         return Attend(dim, mix)

@@ -11,7 +11,9 @@ from saccade.models.zoo import Classifier, stated
 def describe(model: nn.Module) -> dict[str, Any]:
     """The arguments that make this model again, one of saccade or of timm."""
     arguments = _arguments(model)
-    return {**stated(arguments.get("name", "")), **arguments}
+    grafts = getattr(model, "grafts", None)
+    also = {"grafts": grafts} if grafts else {}
+    return {**stated(arguments.get("name", "")), **arguments, **also}
 
 
 def _arguments(model: nn.Module) -> dict[str, Any]:
@@ -20,7 +22,10 @@ def _arguments(model: nn.Module) -> dict[str, Any]:
         return own()
     if not isinstance(model, Classifier):
         about = timm_config(model)
-        options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}
+        options = {
+            "in_chans": about["input_size"][0], **_image_size(model, about),
+            **getattr(model, "options", {}),
+        }  # fmt: skip
         return {"name": about["architecture"], "num_classes": model.num_classes, **options}
     return {
         "name": model.default_cfg["architecture"],
@@ -33,6 +38,13 @@ def _arguments(model: nn.Module) -> dict[str, Any]:
     }
 
 
+def _image_size(model: nn.Module, about: dict[str, Any]) -> dict[str, Any]:
+    """The image size of a vision transformer that was built for another than its card says."""
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    known = size is None or tuple(size) == tuple(about["input_size"][1:])
+    return {} if known else {"img_size": list(size)}
+
+
 def _without_norms(model: nn.Module) -> dict[str, Any]:
     """What weights of older versions made of a model: branches without norms."""
     branches = [m for m in model.modules() if isinstance(m, DepthwiseBranch)]
@@ -40,9 +52,15 @@ def _without_norms(model: nn.Module) -> dict[str, Any]:
     return {"branch_norm": False} if bare else {}
 
 
+def known_config(model: nn.Module) -> dict[str, Any] | None:
+    """timm's description of a model; None of one that has none."""
+    about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    return dict(about) if about else None
+
+
 def timm_config(model: nn.Module) -> dict[str, Any]:
     """timm's description of a model: architecture, input, normalisation, names of the ends."""
-    about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-    if not about:
+    about = known_config(model)
+    if about is None:
         raise ValueError(f"{type(model).__name__} is no model of saccade or timm: it has no card")
     return dict(about)

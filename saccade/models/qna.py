@@ -17,9 +17,8 @@ from typing import Any, cast
 
 import numpy as np
 import timm
-from jaxtyping import Float
 from timm.layers import LayerNorm2d
-from torch import Tensor, nn
+from torch import nn
 
 from saccade.layers import flax, window
 from saccade.layers import qna as layers
@@ -27,12 +26,14 @@ from saccade.layers.block import Block
 from saccade.layers.qna import LearnedQueryAttention, QnADown, QnAFeedForward
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.stem import Patches
+from saccade.layers.walk import walkable
 from saccade.layers.window import WindowAttention
 from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.models.flax import read
 from saccade.paper import Claim
 
 
+@walkable
 class QnA(Backbone):
     """Widths are dim, 2 dim, 4 dim, ...; the tuples have an entry per stage.
 
@@ -75,7 +76,7 @@ class QnA(Backbone):
         def local(i: int) -> nn.Module:
             if mixer == "sasa":
                 return LocalAttention(widths[i], heads=heads[i], window=window)
-            return LearnedQueryAttention(widths[i], heads[i], window, 1, queries)
+            return LearnedQueryAttention(widths[i], heads[i], window, 1, queries, layout="NHWC")
 
         def block(i: int, mix: nn.Module, rate: float) -> Block:
             return Block(widths[i], mix, QnAFeedForward(widths[i]), rate)
@@ -85,7 +86,7 @@ class QnA(Backbone):
         for i, rates in enumerate(drop_rates(drop_path, counts)):
             mixers = [
                 *(
-                    WindowAttention(widths[i], sa_heads[i], sa_windows[i])
+                    WindowAttention(widths[i], sa_heads[i], sa_windows[i], layout="NHWC")
                     for _ in range(sa_depths[i])
                 ),
                 *(local(i) for _ in range(depths[i])),
@@ -105,8 +106,8 @@ class QnA(Backbone):
 class LocalAttention(StandAloneAttention):
     """SASA on B H W C, as the blocks here hand it on; the same bytes, seen as NCHW."""
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    def __init__(self, dim: int, **how: Any):
+        super().__init__(dim, layout="NHWC", **how)
 
 
 # -- variants -------------------------------------------------------------------------------------

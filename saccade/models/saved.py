@@ -7,7 +7,7 @@ for a detector, its kind and the arguments of that kind's `build`.
 import json
 import re
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialised
 from torch import nn
 
-from saccade import files, weights
+from saccade import files, outside, weights
 from saccade.layers.branches import fit_norms
 from saccade.models import arguments
-from saccade.models.describe import describe, timm_config
-from saccade.models.zoo import unstated
+from saccade.models.card import as_trained, untrained_head
+from saccade.models.describe import describe, known_config, timm_config
+from saccade.models.face import answering
+from saccade.models.graft import again
+from saccade.models.zoo import Classifier, unstated
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
 KINDS = {
@@ -32,6 +35,7 @@ KINDS = {
     "autoencoder": "saccade.models.autoencoder",
     "upscaler": "saccade.models.upscaler",
 }
+GROUPS = ("task", "test")  # of notes, whose kinds may come from outside
 PROGRAMS = frozenset({".pt2", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy", ".onnx"})
 """Endings of files that are exported, or that a pickle is in."""
 BLOCK = re.compile(r"\bstages\.(\d{1,3})\.blocks\.(\d{1,4})\.")
@@ -71,7 +75,12 @@ def save(
         the path
     """
     path = Path(path)
-    about = {"model": describe(model), "notes": notes}
+    about: dict[str, Any] = {"model": describe(model), "notes": notes}
+    groups = [notes.get(name) for name in GROUPS]
+    kinds = [group.get("kind") for group in groups if isinstance(group, dict)]
+    imports = outside.needed([*outside.words_in(about["model"]), *kinds])
+    if imports:
+        about["imports"] = imports
     tensors = model.state_dict() if tensors is None else tensors
     tensors = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     about = {"format": "pt", "saccade": json.dumps(about)}
@@ -121,10 +130,13 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
     Args:
         path: a file that `save` wrote, a run's folder (its best model is taken), the name of a
             model that comes with saccade, or a folder that timm wrote for the hub
-        overrides: arguments of the model that replace those it was saved with
+        overrides: arguments of the model that replace those it was saved with; `num_classes` gives
+            it a new classifier, as in timm
 
     Returns:
-        the model; `model.notes` is what was given to `save`
+        the model, a model of timm's in all respects; `model.predict`, `model.attention` and
+        `model.transform` take pictures, `model.default_cfg` says how it was trained, and
+        `model.notes` is what was given to `save`
     """
     source = located(path)
     if source is None:
@@ -155,9 +167,37 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
             f"build the model by name and use its load_state_dict"
         )
     described, notes = _header(about, str(path))
+    classes, overrides = _head(overrides)
     model = _built(described, overrides, tensors, str(path))
+    return _with_notes(model, notes, classes, str(path))
+
+
+def _head(overrides: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
+    """How many classes a new classifier should tell apart, if one is wanted, and the rest."""
+    rest = {key: value for key, value in overrides.items() if key != "num_classes"}
+    classes = overrides.get("num_classes")
+    if classes is not None and (type(classes) is not int or classes < 0):
+        raise ValueError(f"load: num_classes is a whole number, 0 or more, got {classes!r}")
+    return classes, rest
+
+
+def _with_notes(model: Any, notes: dict[str, Any], classes: int | None, source: str) -> nn.Module:
+    """The model with its notes, described as it was trained, and with a new classifier if asked."""
+    card = known_config(model)
+    if card is not None:
+        model.default_cfg = model.pretrained_cfg = as_trained(card, notes)
+    if classes is not None and classes != model.num_classes:
+        if not callable(getattr(model, "reset_classifier", None)):
+            raise ValueError(
+                f"load: {source!r} is no classifier, so num_classes cannot replace a part of it; "
+                f"train it for other classes with model.start"
+            )
+        model.reset_classifier(classes)
+        notes = {key: value for key, value in notes.items() if key != "classes"}
+        card = untrained_head(model.pretrained_cfg, classes)
+        model.default_cfg = model.pretrained_cfg = card
     model.notes = notes
-    return model
+    return answering(model)
 
 
 def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -170,6 +210,7 @@ def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
         ) from error
     match header:
         case {"model": dict(model)} if "name" in model or "kind" in model:
+            outside.check(header.get("imports"), f"load: {source!r}")
             notes = header.get("notes", {})
         case _:
             raise ValueError(
@@ -221,6 +262,7 @@ def _built(
     known = _unstated(name, tensors) if isinstance(name, str) else {}
     about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
+    grafts = about.pop("grafts", [])
     if kind is None:
         build = None
     elif not isinstance(kind, str):
@@ -241,6 +283,10 @@ def _built(
 
     def make() -> nn.Module:
         net: Any = build(**about) if build else timm.create_model(**_timm_words(about))
+        if build is None and not isinstance(net, Classifier):
+            own = ("name", "num_classes", "in_chans")
+            net.options = {key: value for key, value in about.items() if key not in own}
+        again(net, grafts)
         fit_norms(net, tensors)
         return net.eval().fuse() if fused else net.eval()
 
@@ -317,31 +363,52 @@ def _read_timm(
             if key in config:
                 about.setdefault(key, config[key])
         arguments.check(about, None, len(tensors))
-        for key, value in card.items():
-            arguments.check_value(key, value)
-        names = config.get("label_names")
-        model: Any = timm.create_model(
-            **_timm_words(about), pretrained_cfg={**card, "architecture": about["name"]}
-        )
+        arguments.check_card(card)
+        names = _label_names(config.get("label_names"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise _no_config(path, error) from error
+    words: Any = _timm_words(about) | {"pretrained_cfg": {**card, "architecture": about["name"]}}
+    weights_file = str(folder / "model.safetensors")
+    try:
+        with torch.device("meta"):
+            _fits(timm.create_model(**words), tensors, weights_file)
+    except _MisfitError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # some models of timm need memory; they are built below
+        del error
+    try:
+        model: Any = timm.create_model(**words)
         notes = _notes(timm_config(model), names)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, RuntimeError) as error:
-        why = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise ValueError(f"load: {str(path)!r} is no config of timm's ({why})") from error
-    fill(model, tensors, str(folder / "model.safetensors"))
-    if "num_classes" in overrides:
-        model.reset_classifier(overrides["num_classes"])
-    model.notes = notes
-    return model.eval()
+    except Exception as error:  # whatever a model says about arguments that do not fit
+        raise _no_config(path, error) from error
+    fill(model, tensors, weights_file)
+    return _with_notes(model.eval(), notes, _head(overrides)[0], str(folder))
 
 
-def _notes(about: dict[str, Any], names: Sequence[str] | dict[str, str] | None) -> dict[str, Any]:
+def _no_config(path: Path, error: Exception) -> ValueError:
+    why = f"{error} is missing" if isinstance(error, KeyError) else str(error).partition("\n")[0]
+    why = why or f"its model refuses it: {type(error).__name__}"
+    return ValueError(f"load: {str(path)!r} is no config of timm's ({why})")
+
+
+def _label_names(names: Any) -> list[str] | None:
+    """The classes of timm's config, which has a list of them, or a dict with their numbers."""
+    if names is None:
+        return None
+    if isinstance(names, dict):
+        if any(not key.isdecimal() or len(key) > 9 for key in names):
+            raise ValueError("label_names are not numbered")
+        names = [names[key] for key in sorted(names, key=int)]
+    if not isinstance(names, list) or any(type(n) is not str or control(n) for n in names):
+        raise ValueError("label_names are no list of plain words")
+    return names
+
+
+def _notes(about: dict[str, Any], names: list[str] | None) -> dict[str, Any]:
     """timm's description as the notes that a run would save."""
     test = {
         "size": about["input_size"][1],
         "crop": about["crop_pct"],
         "interpolation": about["interpolation"],
     }
-    if names is None:
-        return {"test": test}
-    order = [names[key] for key in sorted(names, key=int)] if isinstance(names, dict) else names
-    return {"classes": list(order), "test": test}
+    return {"test": test} if names is None else {"classes": names, "test": test}

@@ -51,7 +51,7 @@ class QnAUp(nn.Module):
     def __init__(self, dim: int, factor: int):
         super().__init__()
         self.norm = nn.LayerNorm(dim, eps=1e-6)
-        self.mix = LearnedQueryUpsampling(dim, dim // HEAD, 3, factor)
+        self.mix = LearnedQueryUpsampling(dim, dim // HEAD, 3, factor, layout="NHWC")
         begin_bilinear(self.mix)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C Hs Ws"]:
@@ -62,9 +62,11 @@ def _block(body: str, dim: int) -> nn.Module:
     if body == "conv":
         return ConvBlock(dim)
     if body == "qna":
-        return Block(dim, LearnedQueryAttention(dim, dim // HEAD), QnAFeedForward(dim))
+        mix: nn.Module = LearnedQueryAttention(dim, dim // HEAD, layout="NHWC")
+        return Block(dim, mix, QnAFeedForward(dim))
+    mix = KeyOnlyAttention(dim, dim // HEAD, layout="NHWC")
     position = RPCPE(EXPAND * dim, norm=False)
-    return Block(dim, KeyOnlyAttention(dim, dim // HEAD), FeedForward(dim, EXPAND * dim, position))
+    return Block(dim, mix, FeedForward(dim, EXPAND * dim, position))
 
 
 def _up(up: str, dim: int, factor: int) -> nn.Module:

@@ -8,8 +8,9 @@ segmentation_models_pytorch's `tu-` encoders.
 import fnmatch
 import inspect
 import json
+import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -24,9 +25,11 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from saccade import weights
+from saccade import outside, weights
 from saccade.models import linglo, qna, sasa
 from saccade.models.backbone import Backbone, Door, Stage
+from saccade.models.card import as_trained
+from saccade.models.face import Face
 from saccade.paper import Claim
 from saccade.spelling import nearest
 
@@ -34,6 +37,11 @@ FAMILIES = {"linglo": linglo, "qna": qna, "sasa": sasa}
 VARIANTS: dict[str, partial[Backbone]] = {
     name: make for family in FAMILIES.values() for name, make in family.VARIANTS.items()
 }
+
+OUTSIDE = "outside"
+"""The family of models that `add_variant` made known."""
+CARDS: dict[str, dict[str, Any]] = {}
+"""What their timm descriptions have of their own."""
 
 POOLS = ("avg", "max", "avgmax", "catavgmax", "fast", "fastavg", "fastmax", "fastavgmax",
          "fastcatavgmax", "")  # fmt: skip
@@ -45,7 +53,7 @@ for _family in FAMILIES.values():
         register_notrace_module(_leaf)
 
 
-class Classifier(nn.Module):
+class Classifier(Face, nn.Module):
     """A backbone with a pooled linear head, speaking timm's protocol."""
 
     default_cfg: dict[str, Any]  # timm sets it: input size, normalisation, names of the ends
@@ -115,7 +123,7 @@ class Classifier(nn.Module):
     # -- timm's protocol ---------------------------------------------------------------------
 
     def forward_features(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        return self.backbone.norm(self.backbone(x)[-1])
+        return self.backbone.last(x)
 
     def forward_head(self, x: Float[Tensor, "B D h w"], pre_logits: bool = False) -> Tensor:
         return self.head(x, pre_logits=pre_logits)
@@ -249,12 +257,15 @@ def family_of(name: str) -> str:
     for family, module in FAMILIES.items():
         if name in module.VARIANTS:
             return family
+    if name in VARIANTS:
+        return OUTSIDE
     raise ValueError(f"no model named {name!r}; did you mean {nearest(name, VARIANTS)!r}?")
 
 
 def claims(name: str) -> tuple[Claim, ...]:
     """What the paper prints about one variant."""
-    return FAMILIES[family_of(name)].CLAIMS.get(name, ())
+    family = FAMILIES.get(family_of(name))
+    return family.CLAIMS.get(name, ()) if family else ()
 
 
 def stated(name: str) -> dict[str, Any]:
@@ -270,7 +281,7 @@ def stated(name: str) -> dict[str, Any]:
 
 def unstated(name: str) -> dict[str, Any]:
     """The same arguments as they were for files that do not state them yet."""
-    family = FAMILIES[family_of(name)] if name in VARIANTS else None
+    family = FAMILIES.get(family_of(name)) if name in VARIANTS else None
     own = getattr(family, "STATED_BY", {}).get(name, {})
     return {**getattr(family, "STATED", {}), **own}
 
@@ -280,7 +291,8 @@ def unstated(name: str) -> dict[str, Any]:
 
 def _timm_config(name: str) -> dict:
     """timm's description of a variant: input, normalisation, names of first and last layer."""
-    family = FAMILIES[family_of(name)]
+    family = FAMILIES.get(family_of(name))
+    own = family.TIMM_CONFIGS.get(name, {}) if family else CARDS[name]
     return {
         "input_size": (3, 224, 224),
         "pool_size": (7, 7),
@@ -290,9 +302,9 @@ def _timm_config(name: str) -> dict:
         "fixed_input_size": False,
         "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD,
-        "first_conv": "backbone." + family.FIRST,
+        "first_conv": "backbone." + family.FIRST if family else "",
         "classifier": "head.fc",
-        **family.TIMM_CONFIGS.get(name, {}),
+        **own,
     }
 
 
@@ -310,7 +322,7 @@ def _register(name: str) -> None:
         return build_model_with_cfg(make, name, pretrained, feature_cfg=features, **kwargs)
 
     entry.__name__ = entry.__qualname__ = name
-    entry.__doc__ = f"{name}, see saccade.models.{family_of(name)}."
+    entry.__doc__ = f"{name}, of saccade's family {family_of(name)!r}."
     register_model(entry)
 
 
@@ -328,22 +340,8 @@ def _header(name: str) -> dict[str, Any]:
 
 def _trained(name: str) -> dict:
     """timm's description of a model that comes with the package."""
-    variant = name.partition(".")[0]
-    notes = _header(name)["notes"]
-    side, crop = notes["test"]["size"], notes["test"]["crop"]
-    fresh = _timm_config(variant)
-    stride = fresh["input_size"][1] // fresh["pool_size"][0]
-    return {
-        **fresh,
-        "file": str(weights.FILES[name]),
-        "num_classes": len(notes["classes"]),
-        "label_names": notes["classes"],
-        "input_size": (3, side, side),
-        "pool_size": (-(-side // stride),) * 2,
-        "crop_pct": crop,
-        "interpolation": notes["test"]["interpolation"],
-        "license": "cc-by-sa-4.0",
-    }
+    card = as_trained(_timm_config(name.partition(".")[0]), _header(name)["notes"])
+    return {**card, "file": str(weights.FILES[name]), "license": "cc-by-sa-4.0"}
 
 
 default_cfgs = generate_default_cfgs(
@@ -356,3 +354,69 @@ for _cfg in default_cfgs.values():  # fresh weights and 1000 classes unless one 
     _cfg.tags = deque(sorted(_cfg.tags))
 for _name in VARIANTS:
     _register(_name)
+
+
+# -- models from outside --------------------------------------------------------------------
+
+
+def add_variant(name: str, make: partial[Backbone], module: str, card: dict[str, Any]) -> None:
+    """Make a backbone from outside known, to saccade and to timm, as all variants are.
+
+    Args:
+        name: what it is called
+        make: makes the backbone; it takes `in_chans` and, for stochastic depth, `drop_path`
+        module: where it comes from; a module that is run again may replace its own
+        card: entries of timm's description that are not as usual
+    """
+    _check_name(name, module)
+    VARIANTS[name], CARDS[name] = make, card
+    default_cfgs.update(generate_default_cfgs({name: _timm_config(name)}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # timm's, of a name that is registered anew
+        _register(name)
+
+
+TIMMS_OWN = ("cache_dir", "pretrained_cfg", "pretrained_cfg_overlay")
+
+
+def add_model(name: str, make: Callable[..., nn.Module], module: str, card: dict[str, Any]) -> None:
+    """Make a whole network from outside known, as a model of timm's.
+
+    Args:
+        name: what it is called
+        make: (num_classes, in_chans, **options) to a network
+        module: where it comes from
+        card: entries of timm's description that are not as usual
+    """
+    _check_name(name, module)
+    about: dict[str, Any] = {
+        "input_size": (3, 224, 224), "num_classes": 1000, "mean": IMAGENET_DEFAULT_MEAN,
+        "std": IMAGENET_DEFAULT_STD, "interpolation": "bicubic", "crop_pct": 0.875,
+        "first_conv": "", "classifier": "", "architecture": name, **card,
+    }  # fmt: skip
+
+    def entry(pretrained: bool = False, **options: Any) -> nn.Module:
+        if pretrained:
+            raise ValueError(f"{name}: there are no weights for it; leave pretrained out")
+        options = {k: v for k, v in options.items() if k not in TIMMS_OWN}
+        classes = options.setdefault("num_classes", 1000)
+        options.setdefault("in_chans", 3)
+        net: Any = make(**options)
+        size = (options["in_chans"], *about["input_size"][1:])
+        net.default_cfg = net.pretrained_cfg = {**about, "num_classes": classes, "input_size": size}
+        net.num_classes = classes
+        return net
+
+    entry.__name__ = entry.__qualname__ = name
+    entry.__module__ = make.__module__
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        register_model(entry)
+
+
+def _check_name(name: str, module: str) -> None:
+    if timm.is_model(name) and outside.MODULES.get(name) != module:
+        raise ValueError(f"register: a model named {name!r} is known already; rename yours")
+
+
+outside.load_plugins()

@@ -19,3 +19,8 @@ def autocasts(device: torch.device) -> bool:
     """Whether autocast is on for a device; the meta device knows none."""
     kind = device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+
+
+def nothing(like: torch.Tensor) -> float:
+    """The logit of what is not to be seen; finite, for a line of only -inf would give NaN."""
+    return torch.finfo(like.dtype).min / 4

@@ -9,13 +9,13 @@ that the windows do not tile is filled up below and to the right, and the fillin
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, fx
 from torch.nn import functional as F
 
 from saccade.ops.modes import transformed
 from saccade.ops.operator import Operator
-from saccade.ops.precision import wide
+from saccade.ops.precision import nothing, wide
 
 
 def window_attention(
@@ -36,12 +36,79 @@ def window_weights(
     return _softmax(q, k, bias)
 
 
+def masked_window_attention(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
+    padding: Bool[Tensor, "B H W"] | None, pairs: Tensor | None,
+) -> Float[Tensor, "B H W C"]:  # fmt: skip
+    """The same with masks: pixels that nobody sees, and pairs that may not see each other.
+
+    Args:
+        qkv, table, window: as above
+        padding: True where no image is
+        pairs: n N N or n heads N N, of the windows of one image or of all images; what is added to
+            the logits, or bool: True where the row's pixel may see the column's
+    """
+    extra = _extra(qkv, table, window, padding, pairs)
+    if extra is None:
+        return window_attention(qkv, table, window)
+    return MASKED_WINDOW_ATTENTION(qkv, table, extra, window)
+
+
+def masked_window_weights(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
+    padding: Bool[Tensor, "B H W"] | None, pairs: Tensor | None,
+) -> Float[Tensor, "n heads N N"]:  # fmt: skip
+    """The weights with masks."""
+    (q, k, _), bias, _ = _split(qkv, table, window)
+    extra = _extra(qkv, table, window, padding, pairs)
+    return _softmax(q, k, bias if extra is None else bias + extra)
+
+
+def _extra(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
+    padding: Bool[Tensor, "B H W"] | None, pairs: Tensor | None,
+) -> Float[Tensor, "n g M N"] | None:  # fmt: skip
+    """Both masks as one sum beside the logits, for all n windows."""
+    B, H, W, _ = qkv.shape
+    h, w = min(window, H), min(window, W)
+    n, heads, extra = B * -(-H // h) * -(-W // w), table.shape[1], None
+    if pairs is not None:
+        pairs = pairs[:, None] if pairs.ndim == 3 else pairs
+        known = pairs.ndim == 4 and pairs.shape[0] > 0 and n % pairs.shape[0] == 0
+        if not known or pairs.shape[1] not in (1, heads) or pairs.shape[2:] != (h * w,) * 2:
+            raise ValueError(
+                f"window_attention: a mask of pairs is (n, N, N) or (n, {heads}, N, N) with N = "
+                f"{h * w} and n windows of one image or of all ({n}), got {tuple(pairs.shape)}"
+            )
+        if pairs.dtype == torch.bool:
+            allowed, pairs = pairs, qkv.new_zeros(pairs.shape)
+            pairs = pairs.masked_fill(~allowed, nothing(qkv))
+        extra = pairs.to(qkv.dtype).repeat(n // pairs.shape[0], 1, 1, 1)
+    if padding is not None:
+        off = tiled(padding[..., None].to(qkv.dtype), h, w).mT[:, None] > 0  # n 1 1 N
+        hidden = qkv.new_zeros(off.shape).masked_fill(off, nothing(qkv))
+        extra = hidden if extra is None else extra + hidden
+    return extra
+
+
+def masked(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"],
+    extra: Float[Tensor, "n g M N"], window: int,
+) -> Float[Tensor, "B H W C"]:  # fmt: skip
+    """The equation with `extra` beside the logits."""
+    return windowed(qkv, table, window, extra)
+
+
 def windowed(
-    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
-) -> Float[Tensor, "B H W C"]:
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
+    extra: Float[Tensor, "n g M N"] | None = None,
+) -> Float[Tensor, "B H W C"]:  # fmt: skip
     """The equation, all windows at once."""
     (q, k, v), bias, (h, w) = _split(qkv, table, window)
     learns = torch.is_grad_enabled() and (qkv.requires_grad or table.requires_grad)
+    if extra is not None:
+        bias = bias + extra
+        learns = learns or (torch.is_grad_enabled() and extra.requires_grad)
     if (
         learns or transformed() or torch.jit.is_tracing()
     ):  # PyTorch's fused attention has one derivative, and no forward one
@@ -67,14 +134,14 @@ def _split(
         h, w = min(h, H), min(w, W)  # a window larger than the map is the map
     heads = table.shape[1]
     windows = tiled(qkv, h, w).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-    bias = _bias(table, window, h, w)[None]
+    bias = bias_of(table, window, h, w)[None]
     if torch.compiler.is_exporting() or H % h or W % w:
         inside = tiled(torch.ones_like(qkv[..., :1]), h, w).unsqueeze(1).mT  # n 1 1 N
         bias = bias.masked_fill(inside == 0, -torch.inf)
     return windows, bias.to(windows.dtype), (h, w)
 
 
-def _bias(
+def bias_of(
     table: Float[Tensor, "t heads"], window: int, h: int, w: int
 ) -> Float[Tensor, "heads N N"]:
     """b for windows of h x w pixels, at most as large as the table knows."""
@@ -155,13 +222,30 @@ def _flops(qkv: Any, table: Any, window: int) -> int:
     return 2 * 2 * pairs * C3 // 3
 
 
+def _unmasked(
+    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
+) -> Float[Tensor, "B H W C"]:
+    return windowed(qkv, table, window)
+
+
 WINDOW_ATTENTION = Operator(
     "window_attention",
-    plain={"windowed": windowed},
+    plain={"windowed": _unmasked},
     kernels={},
     check=_check,
     output=lambda qkv, table, window: qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3),
     flops=_flops,
+    tables=("table",),
+    autocast=True,
+)
+
+MASKED_WINDOW_ATTENTION = Operator(
+    "masked_window_attention",
+    plain={"masked": masked},
+    kernels={},
+    check=lambda qkv, table, extra, window: _check(qkv, table, window),
+    output=lambda qkv, table, extra, window: qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3),
+    flops=lambda qkv, table, extra, window: _flops(qkv, table, window),
     tables=("table",),
     autocast=True,
 )

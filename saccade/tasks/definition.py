@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import timm
 import torch
+from PIL import Image
 from torch import nn
 
 from saccade.data.datasets import Splits
@@ -22,6 +23,7 @@ from saccade.models.saved import load
 from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
 from saccade.recipes.recipe import Data, Recipe
 from saccade.spelling import nearest
+from saccade.tasks.answers import PictureAnswer, value_answer
 from saccade.tasks.figures import Figure
 from saccade.tasks.task import Task
 
@@ -161,9 +163,14 @@ class TaskDefinition:
     """How the metric's figures are written."""
     command: str = ""
     """The command that uses a trained model on pictures; none if empty."""
+    example: Callable[[Any, Image.Image, Any, Any], Image.Image] | None = None
+    """(task, picture, what the set says of it, answer): the prediction beside the truth, for a
+    report; the picture alone if None."""
+    whole: Callable[[Any], Any] = lambda test: test
+    """(test settings): those by which a picture that somebody asks about is shown."""
     hub_tag: str = "image-feature-extraction"
     """The Hugging Face hub's word for such models."""
     untrained: Callable[[str], Untrained | None] = lambda name: None
     """A network with fresh weights by its name in a paper; None if the task knows no such name."""
-    answers: Callable[[Any, dict[str, Any]], list[dict[str, Any]]] | None = None
-    """(task, output): what the page of `saccade serve` says about one picture."""
+    answer: Callable[[Any, Any, Image.Image, str], PictureAnswer] = value_answer
+    """(task, prediction, picture, name): one of the things that `task.predict` gave, for people."""

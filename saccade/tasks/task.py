@@ -59,6 +59,10 @@ class Task(nn.Module, ABC):
     @abstractmethod
     def metric(self) -> Metric: ...
 
+    def infer(self, image: Tensor, size: Tensor | None = None) -> dict[str, Tensor]:
+        """The output for pictures that somebody asks about, of which no truth is known."""
+        return self(image, size)
+
     def raw(self, image: Tensor) -> dict[str, Tensor]:
         """What an exported graph gives for images without padding; nothing branches on values."""
         return {"logits": self(image)["logits"]}

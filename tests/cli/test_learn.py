@@ -155,23 +155,14 @@ def test_right_after_the_installation(run, tmp_path, monkeypatch):
 def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     begun = []
-    monkeypatch.setattr(session, "train", lambda *given, **more: begun.append((given, more)))
+    monkeypatch.setattr(
+        session, "train", lambda *arguments, **more: begun.append((arguments, more))
+    )
     monkeypatch.setattr(learn, "_done", lambda *_: None)
     code, out = run("train", *words)
     assert code == 0, out
     (((recipe, images, _), more),) = begun
     assert (images, more["name"], recipe.augment.size) == (data, name, side)
-
-
-def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("quick", "quick-2"):
-        (tmp_path / "runs" / name).mkdir(parents=True)
-        (tmp_path / "runs" / name / "steps.jsonl").touch()
-    assert learn._free("quick").name == "quick-3"
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert learn._free("quick").name == "quick-2"
-    assert learn._free("scratch").name == "scratch"
 
 
 def test_fine_tuning_wants_something_to_begin_with(run):

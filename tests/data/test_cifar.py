@@ -1,5 +1,7 @@
 import json
+import os
 import pickle
+import subprocess
 
 import numpy as np
 import pytest
@@ -152,3 +154,40 @@ def test_folders_of_the_same_names_with_other_sizes_are_read_as_files(batches, t
     images = find(str(tmp_path / "set"), Data()).train
     assert images.block(np.arange(2)) is None
     assert len(images) == 100
+
+
+def test_no_program_starts_links_lead_nowhere_and_pipes_are_not_waited_for(
+    batches, tmp_path, monkeypatch
+):
+    def start(*words, **more):
+        raise AssertionError(f"started {words}")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", "gs")  # as where Ghostscript is installed
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 32 32\n%%EndComments\nshowpage\n%%EOF\n"
+    packed, folders = tmp_path / "packed", tmp_path / "folders"
+    write_npm(packed, batches)
+    (packed / "data_batch_2.png").write_bytes(eps)
+    with pytest.raises(ValueError, match=r"data_batch_2\.png' is no readable picture"):
+        find(str(packed), Data())
+    (packed / "data_batch_2.png").unlink()
+    (packed / "data_batch_2.png").symlink_to(tmp_path / "data_batch_2.png")
+    (tmp_path / "data_batch_2.png").write_bytes((packed / "data_batch_1.png").read_bytes())
+    with pytest.raises(ValueError, match="lies outside of the data folder"):
+        find(str(packed), Data())
+    write_folders(folders, batches)
+    first = min((folders / "train" / "airplane").iterdir())
+    first.write_bytes(eps)
+    with pytest.raises(ValueError, match="no readable picture"):
+        find(str(folders), Data()).train.read(0)
+    first.unlink()
+    os.mkfifo(first)
+    assert len(find(str(folders), Data()).train) == 5 * COUNT - 1
+
+
+@pytest.mark.parametrize("content", ["", "{", "[[1], [2, 3]]", '{"a": 1}', "7", "[" * 9999])
+def test_labels_that_are_no_list_of_numbers(content, batches, tmp_path):
+    write_npm(tmp_path, batches)
+    (tmp_path / "train_lables.json").write_text(content)
+    with pytest.raises(ValueError, match="no label of 0 to 9"):
+        find(str(tmp_path), Data())

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from saccade.layers.block import FeedForward
 from saccade.layers.conv import Conv1x1, Conv3x3, ProductConv2d
 from saccade.layers.dot import DotProductAttention
+from saccade.layers.layout import MapLayer
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import RPCPE
 from saccade.layers.qna import LearnedQueryAttention, LearnedQueryUpsampling
@@ -36,6 +37,8 @@ class Layer:
         """The layer with weights that leave no part without effect: tables and biases not zero."""
         torch.manual_seed(seed)
         layer = self.make()
+        if self.channels_last and isinstance(layer, MapLayer):
+            layer.layout = "NHWC"  # a map may be as high as it has channels
         with torch.no_grad():
             for parameter in layer.parameters():
                 if parameter.std() < 1e-3 or parameter.numel() == 1:

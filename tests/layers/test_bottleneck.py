@@ -180,9 +180,15 @@ def another_act(net):
     net.act = nn.Sigmoid()
 
 
-@pytest.mark.parametrize("change", [one_number, statistics, a_table, scale, border, another_act])
+def longer_shortcut(net):
+    net.shortcut.append(nn.Tanh())
+
+
+@pytest.mark.parametrize(
+    "change", [one_number, statistics, a_table, scale, border, another_act, longer_shortcut]
+)
 def test_changes_show(change):
-    net, x = bottleneck(), image(1, 24, 8, 8)
+    net, x = bottleneck(out=17), image(1, 24, 8, 8)
     with torch.no_grad():
         before = net(x)
         change(net)

@@ -28,14 +28,14 @@ pytestmark = pytest.mark.skipif(not pays(), reason="torch's own product is the f
 
 def block(dim=24, heads=2, hidden=48, position=True, norm=True, drop=0.1, fuse=False):
     encode = RPCPE(hidden, norm=norm) if position else None
-    made = Block(dim, KeyOnlyAttention(dim, heads), FeedForward(dim, hidden, encode), drop).eval()
+    net = Block(dim, KeyOnlyAttention(dim, heads), FeedForward(dim, hidden, encode), drop).eval()
     with torch.no_grad():
-        for tensor in (*made.parameters(), *made.buffers()):
+        for tensor in (*net.parameters(), *net.buffers()):
             if tensor.is_floating_point():
                 tensor.add_(0.2 * torch.rand_like(tensor))
     if fuse and encode is not None:
         encode.fuse()
-    return made
+    return net
 
 
 def image(*shape):
@@ -70,9 +70,10 @@ def calls(monkeypatch):
 
 
 def _residuals():
+    from saccade.ops.native.pixels import ReadyConvolution
     from saccade.ops.native.residual import FeedResidual, KeyOnlyResidual
 
-    return KeyOnlyResidual, FeedResidual
+    return KeyOnlyResidual, FeedResidual, ReadyConvolution
 
 
 # -- the same numbers -----------------------------------------------------------------------------
@@ -188,10 +189,37 @@ def shift(net):
     net.ffn_norm.bias.data.fill_(2)
 
 
+def another_norm(net):
+    net.mix_norm = nn.LayerNorm(24, bias=False)
+    nn.init.constant_(net.mix_norm.weight, 2)
+
+
+def no_norm(net):
+    net.ffn_norm = nn.Identity()
+
+
+def another_drop(net):
+    net.drop = nn.Tanh()
+
+
+def one_more_branch(net):
+    net.ffn.position.branches.append(copy.deepcopy(net.ffn.position.branches[1]))
+
+
+def shallow_copy(net):
+    """Attributes of its own, and with them what was ready for the first one."""
+    net.mix = copy.copy(net.mix)
+    net.mix._modules = copy.deepcopy(net.mix._modules)
+    net.mix.gate.weight.data.neg_()
+
+
 @pytest.mark.parametrize(
     "change",
-    [one_number, numpys, step, other_weights, statistics, turned, another, eps, bias, shift],
-)
+    [
+        one_number, numpys, step, other_weights, statistics, turned, another, eps, bias, shift,
+        another_norm, no_norm, another_drop, one_more_branch, shallow_copy,
+    ],
+)  # fmt: skip
 def test_changes_show(change):
     net, x = block(), image(1, 24, 8, 8)
     with torch.no_grad():
@@ -269,7 +297,7 @@ def test_hooks_on_all_modules():
     assert net.mix.key in seen
 
 
-@pytest.mark.parametrize("change", ["prune", "parametrise", "patch", "class"])
+@pytest.mark.parametrize("change", ["prune", "parametrise", "patch", "class", "call"])
 def test_whatever_is_wrapped_around_counts(change, monkeypatch):
     net, x = block(), image(1, 24, 8, 8)
     with torch.no_grad():
@@ -280,6 +308,8 @@ def test_whatever_is_wrapped_around_counts(change, monkeypatch):
         parametrize.register_parametrization(net.mix.value, "weight", nn.Softplus())
     elif change == "patch":
         net.ffn.forward = lambda x: 3 * x
+    elif change == "call":
+        monkeypatch.setattr(nn.Linear, "__call__", lambda self, x: 2 * self.forward(x))
     else:
         monkeypatch.setattr(nn.LayerNorm, "forward", lambda self, x: x)
     with torch.no_grad():

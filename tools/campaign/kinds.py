@@ -39,9 +39,9 @@ class Plan:
 
 
 KINDS = {
-    "kills": Plan("kills", "Kills", 20, "SIGKILLs of runs", 300),
-    "ranks": Plan("ranks", "Ranks", 5, "SIGKILLs of one of two ranks", 600),
-    "disk": Plan("disk", "Disks", 10, "full disks", 300),
+    "kills": Plan("kills", "Kills", 20, "SIGKILLs of runs", 1800),
+    "ranks": Plan("ranks", "Ranks", 5, "SIGKILLs of one of two ranks", 1800),
+    "disk": Plan("disk", "Disks", 10, "full disks", 1800),
     "checkpoints": Plan("checkpoints", "Damages", 500, "damaged runs"),
     "images": Plan("images", "Pictures", 2000, "damaged images"),
     "overrides": Plan("overrides", "Words", 2000, "overrides, recipes, headers"),

@@ -14,7 +14,6 @@ before the package, or torch, can be imported.
 import hashlib
 import importlib.util
 import os
-import platform
 import shlex
 import shutil
 import subprocess
@@ -26,7 +25,7 @@ from types import ModuleType
 
 SOURCES = Path(__file__).parent / "src"
 HEADER_READER = Path(__file__).with_name("header.py")
-NAME = "kernels.dylib" if sys.platform == "darwin" else "kernels.so"
+NAME = {"darwin": "kernels.dylib", "win32": "kernels.dll"}.get(sys.platform, "kernels.so")
 
 SEAL, DIGEST = "\nsaccade kernels {}\n", 64  # how a library ends: this line, and a digest in hex
 
@@ -46,7 +45,17 @@ INSTRUCTION_SETS = {
     "avx2": ["kernels.cpp", "-mavx2", "-mfma", "-mtune=generic"],
     "avx512": ["kernels.cpp", *AVX512],
     "avx512bf16": ["sasa_half.cpp", *AVX512, "-mavx512bf16"],
+    "neon": ["kernels.cpp"],
+    "neonbf16": ["sasa_half.cpp", "-march=armv8.2-a+bf16"],
 }
+# By kind of processor: the sets that any compiler builds for it, and the one that newer ones do.
+X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
+KINDS = {
+    **dict.fromkeys(X86, (["generic", "avx2", "avx512"], "avx512bf16")),
+    **dict.fromkeys(ARM, (["generic", "neon"], "neonbf16")),
+}
+# What tells entry.cpp of a set.
+KNOWN = {"avx512": "X86", "neon": "ARM", "avx512bf16": "AVX512BF16", "neonbf16": "NEONBF16"}
 
 
 class NoCompilerError(RuntimeError):
@@ -106,29 +115,41 @@ def compile_to(target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
         objects = compile_objects(Path(folder), cxx, instruction_sets(cxx))
-        linked = Path(folder) / NAME
-        extra = [] if sys.platform == "darwin" else ["-ldl", "-lpthread"]
-        _run([*cxx, "-shared", *objects, "-o", str(linked), *extra])
+        linked = Path(folder) / target.name
+        _run([*cxx, "-shared", *objects, "-o", str(linked), *libraries(cxx)])
         seal(linked, mark)
         os.replace(linked, target)
 
 
+def triple(cxx: list[str]) -> str:
+    """What the compiler builds for: x86_64-linux-gnu, aarch64-linux-gnu, x86_64-pc-windows-msvc."""
+    return _run([*cxx, "-dumpmachine"]).strip().lower()
+
+
 def instruction_sets(cxx: list[str]) -> list[str]:
-    """Those that the compiler can build for this kind of machine."""
-    if platform.machine().lower() not in ("x86_64", "amd64"):
-        return ["generic"]
-    return [name for name in INSTRUCTION_SETS if name != "avx512bf16" or _knows_bf16(cxx)]
+    """Those that the compiler can build for its kind of processor."""
+    machine = triple(cxx)
+    sets, newest = KINDS.get(machine.partition("-")[0], (["generic"], ""))
+    if "mingw" in machine and not _is_clang(cxx):
+        return ["generic"]  # GCC for Windows aligns its stack to 16 bytes, whatever it spills there
+    return [*sets, newest] if newest and _knows(cxx, newest) else sets
+
+
+def libraries(cxx: list[str]) -> list[str]:
+    """What threads want to be linked with."""
+    return ["-lpthread"] if "linux" in triple(cxx) else []
 
 
 def compile_objects(
     folder: Path, cxx: list[str], sets: list[str], flags: tuple[str, ...] = ()
 ) -> list[str]:
     """Compile the kernels of these instruction sets, and what calls them; `flags` come last."""
-    common = COMMON if "clang" in _run([*cxx, "--version"]) else COMMON + GCC
+    common = COMMON if _is_clang(cxx) else COMMON + GCC
+    if "windows-msvc" in triple(cxx):  # where all code may be moved, and the flag is refused
+        common = [flag for flag in common if flag != "-fPIC"]
     jobs = {f"{name}.o": [*INSTRUCTION_SETS[name], f"-DSACCADE_ISA={name}"] for name in sets}
     jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_LAYOUT={layout()}"]
-    jobs["entry.o"] += ["-DSACCADE_X86"] if "avx512" in sets else []
-    jobs["entry.o"] += ["-DSACCADE_AVX512BF16"] if "avx512bf16" in sets else []
+    jobs["entry.o"] += [f"-DSACCADE_{KNOWN[name]}" for name in sets if name in KNOWN]
     jobs["onnxruntime.o"] = ["onnxruntime.cpp"]
 
     def compile_one(item: tuple[str, list[str]]) -> str:
@@ -167,14 +188,18 @@ def sealed(path: Path) -> str:
     return mark
 
 
-def _knows_bf16(cxx: list[str]) -> bool:
-    """Older compilers know AVX-512 but not its bfloat16, neither as a flag nor as a question."""
-    question = 'int main() { return __builtin_cpu_supports("avx512bf16"); }'
+def _knows(cxx: list[str], name: str) -> bool:
+    """Older compilers know AVX-512 and NEON, but not their bfloat16."""
+    flags = [flag for flag in INSTRUCTION_SETS[name] if flag.startswith("-")]
     try:
-        _run([*cxx, "-mavx512bf16", "-fsyntax-only", "-x", "c++", "-"], question)
+        _run([*cxx, *flags, "-fsyntax-only", "-x", "c++", "-"], "int main() {}")
     except NoCompilerError:
         return False
     return True
+
+
+def _is_clang(cxx: list[str]) -> bool:
+    return "clang" in _run([*cxx, "--version"])
 
 
 def _run(command: list[str], text: str = "") -> str:

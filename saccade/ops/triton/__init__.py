@@ -72,8 +72,9 @@ def _obstacle() -> str:
         return "triton is not installed"
     if not torch.cuda.is_available():
         return "no CUDA device"
-    if torch.version.hip is not None:
-        return "ROCm: the kernels are compiled and checked for CUDA only"
+    chosen = os.environ.get("SACCADE_TRITON", "").strip() == "1"
+    if torch.version.hip is not None and not chosen:
+        return "ROCm: compiled for gfx942, but not yet run by us; SACCADE_TRITON=1 takes them"
     if torch.cuda.get_device_capability() < OLDEST:
         return f"compute capability below {OLDEST[0]}.{OLDEST[1]}"
     return ""

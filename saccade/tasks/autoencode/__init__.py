@@ -9,6 +9,7 @@ from saccade.models.autoencoder import AutoEncoder
 from saccade.recipes.augment import Augment, Test
 from saccade.recipes.autoencode import AutoEncode
 from saccade.recipes.recipe import Recipe
+from saccade.tasks.answers import image_answer
 from saccade.tasks.autoencode.task import AutoEncodeTask
 from saccade.tasks.definition import TaskDefinition, Transform, load_alike, only_model
 from saccade.tasks.figures import Figure
@@ -71,4 +72,5 @@ TASK = TaskDefinition(
     start=_start,
     figures={"ssim": Figure("ssim", digits=4), "l1": Figure("l1", digits=4)},
     hub_tag="image-to-image",
+    answer=image_answer,
 )

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+from PIL import Image
+
 from saccade.data import augment, datasets
 from saccade.recipes.augment import Augment, Test
 from saccade.recipes.classify import Classify, Distill
+from saccade.tasks.answers import ClassAnswer
 from saccade.tasks.classify import network
 from saccade.tasks.classify.baseline import fit_linear_model
 from saccade.tasks.classify.task import ClassifyTask, DistillTask
@@ -29,9 +32,9 @@ def _batching(settings: Augment, images: Any) -> dict[str, Any]:
     return {"repeats": settings.repeats, "mix": augment.Mix(settings) if mixes else None}
 
 
-def _answers(task: ClassifyTask, output: dict[str, Any]) -> list[dict[str, Any]]:
-    (guesses,) = task.predict(output)
-    return [guess._asdict() for guess in guesses]
+def _answer(task: ClassifyTask, guesses: Any, photo: Image.Image, name: str) -> ClassAnswer:
+    labels, shares = zip(*guesses, strict=True)
+    return ClassAnswer(photo=photo, name=name, labels=labels, scores=shares)
 
 
 TASK = TaskDefinition(
@@ -59,5 +62,5 @@ TASK = TaskDefinition(
     command="predict",
     hub_tag="image-classification",
     untrained=network.untrained,
-    answers=_answers,
+    answer=_answer,
 )

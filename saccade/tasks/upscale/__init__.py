@@ -1,5 +1,6 @@
 """More pixels than a picture has: super-resolution, of which nothing but pictures is needed."""
 
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -8,6 +9,7 @@ from saccade.data import unlabelled
 from saccade.models.upscaler import Upscaler
 from saccade.recipes.recipe import Recipe
 from saccade.recipes.upscale import PatchAugment, Upscale, WholeTest
+from saccade.tasks.answers import image_answer
 from saccade.tasks.definition import TaskDefinition, load_alike, only_model
 from saccade.tasks.figures import Figure
 from saccade.tasks.upscale import patches
@@ -68,4 +70,6 @@ TASK = TaskDefinition(
     },
     command="upscale",
     hub_tag="image-to-image",
+    whole=lambda test: replace(test, most=None),
+    answer=image_answer,
 )

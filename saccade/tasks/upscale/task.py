@@ -51,6 +51,12 @@ class UpscaleTask(Task):
         """Of the picture that there is, not of a copy of it."""
         return {"upscaled": self.net(image)}
 
+    def infer(
+        self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
+    ) -> dict[str, Tensor]:
+        """Of the picture that there is, as `raw` is."""
+        return self.raw(image)
+
     def through_graph(
         self, graph: Callable[[Tensor], dict[str, Tensor]], image: Tensor
     ) -> dict[str, Tensor]:

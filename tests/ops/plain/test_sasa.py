@@ -73,13 +73,13 @@ def peak(function):
     """Bytes that a call holds at most, beyond what was there before it."""
     function()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        kept = function()
+        result = function()
     events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
     held = most = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
         held += event.nbytes()
         most = max(most, held)
-    del kept
+    del result
     return most
 
 

@@ -51,12 +51,31 @@ def without_gpu(operator):
     return mock.patch.dict(operator.kernels, triton=kernel)
 
 
+ARCHITECTURES = (80, 90, 100, "gfx942")  # compute capabilities of NVIDIA's, and one of AMD's
+# Of a multiprocessor (NVIDIA) or of a SIMD, four to a compute unit (AMD): 32-bit registers, and
+# warps at most; and the bytes of shared memory of the whole, from the vendors' tables.
+NVIDIA = {80: (65536, 64, 164 << 10), 90: (65536, 64, 228 << 10), 100: (65536, 64, 228 << 10)}
+AMD = {"gfx942": (512, 8, 64 << 10)}  # registers: for each of a warp's lanes
+
+
 class Compiled(NamedTuple):
     kernel: str
     warps: int
     registers: int
     stack: int  # bytes a thread: what has been spilled lies there
     shared: int
+
+    def occupancy(self, arch) -> float:
+        """The share of the warps that a multiprocessor can hold, as registers and memory allow."""
+        if arch in AMD:
+            registers, most, memory = AMD[arch]
+            held = min(most, registers // (-(-self.registers // 8) * 8))
+            groups = memory // max(1, self.shared)
+            return min(held * 4, groups * self.warps) / (most * 4)
+        registers, most, memory = NVIDIA[arch]
+        one = -(-self.registers * 32 // 256) * 256 * self.warps  # handed out in 256s to a warp
+        groups = min(registers // one, memory // (self.shared + 1024), most // self.warps, 32)
+        return groups * self.warps / most
 
 
 def compiled(arch, f, choices) -> list[Compiled]:
@@ -70,25 +89,37 @@ def compiled(arch, f, choices) -> list[Compiled]:
     from triton.runtime.autotuner import Autotuner
 
     device = mock.Mock()
-    device.get_current_target.return_value = GPUTarget("cuda", arch, 32)
+    amd = arch in AMD
+    target = GPUTarget("hip", arch, 64) if amd else GPUTarget("cuda", arch, 32)
+    device.get_current_target.return_value = target
     device.get_current_device.return_value = arch  # what has been compiled is kept per device
     device.get_current_stream.return_value = 0
-    found = []
+    variants = []
 
     def compile_only(self, *args, grid, warmup, **kwargs):
         for config in self.configs[:choices]:
             options = config.all_kwargs()
+            if amd:  # which has no bound on registers
+                options.pop("maxnreg", None)
             kernel = self.fn.run(*args, grid=grid, warmup=True, **kwargs, **options)
-            found.append(_measure(self.base_fn.__name__, options["num_warps"], kernel))
+            variants.append(_measure(self.base_fn.__name__, options["num_warps"], kernel))
 
     driver.set_active(device)
     with mock.patch.object(Autotuner, "run", compile_only):
         f()
-    return found
+    return variants
 
 
 def _measure(name, warps, kernel):
     from triton import knobs
+
+    if "amdgcn" in kernel.asm:
+        said = re.findall(r"\.(\w+): +(\d+)$", kernel.asm["amdgcn"], re.M)
+        usage = {key: int(n) for key, n in said}
+        spills = usage["vgpr_spill_count"] + usage["sgpr_spill_count"]
+        stack = usage["private_segment_fixed_size"] + spills
+        registers = usage["vgpr_count"] + usage.get("agpr_count", 0)
+        return Compiled(name, warps, registers, stack, usage["group_segment_fixed_size"])
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])

@@ -1,6 +1,4 @@
 // The C interface: picks the instruction set, spreads tasks over threads. Built for any machine.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -8,14 +6,11 @@
 #include <cstring>
 #include <memory>
 #include <thread>
-#include <vector>
-#ifdef SACCADE_X86
-#include <cpuid.h>
-#endif
 
 #include "check.h"
 #include "kernels.h"
 #include "pool.h"
+#include "system.h"
 
 namespace saccade {
 
@@ -23,12 +18,19 @@ thread_local Pool* pool = nullptr;
 
 namespace {
 
-#ifdef SACCADE_AVX512BF16
+#if defined(SACCADE_AVX512BF16) || defined(SACCADE_NEONBF16)
 const Kernels* with_bf16() {
   static const Kernels table = [] {
+#ifdef SACCADE_AVX512BF16
     Kernels t = avx512::table;
     t.name = "avx512bf16";
     t.sasa_half = avx512bf16::sasa_half;
+    t.half_products = avx512bf16::products;
+#else
+    Kernels t = neon::table;
+    t.name = "neonbf16";
+    t.sasa_half = neonbf16::sasa_half;
+#endif
     return t;
   }();
   return &table;
@@ -36,32 +38,20 @@ const Kernels* with_bf16() {
 #endif
 
 const Kernels* best() {
-#ifdef SACCADE_X86
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("fma")) {
 #ifdef SACCADE_AVX512BF16
-    if (__builtin_cpu_supports("avx512bf16")) return with_bf16();
+  if (machine().avx512bf16) return with_bf16();
 #endif
-    return &avx512::table;
-  }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return &avx2::table;
-#endif
-  return &generic::table;
-}
-
-// Whether Intel made the processor: on others MKL keeps to 256 bits, whatever they have. Asked once,
-// for in a virtual machine the question takes microseconds.
-bool intel() {
 #ifdef SACCADE_X86
-  static const bool answer = [] {
-    unsigned a, b, c, d;
-    return __get_cpuid(0, &a, &b, &c, &d) && b == signature_INTEL_ebx;
-  }();
-  return answer;
+  if (machine().avx512) return &avx512::table;
+  if (machine().avx2) return &avx2::table;
+#endif
+#ifdef SACCADE_NEONBF16
+  if (machine().neonbf16) return with_bf16();
+#endif
+#ifdef SACCADE_ARM
+  return &neon::table;
 #else
-  return false;
+  return &generic::table;
 #endif
 }
 
@@ -78,7 +68,7 @@ void* scratch(size_t bytes) {
   struct Buffer {
     void* data = nullptr;
     size_t size = 0;
-    ~Buffer() { free(data); }
+    ~Buffer() { release(data); }
   };
   thread_local Buffer buffer;
 #ifdef SACCADE_SANITIZED
@@ -87,13 +77,13 @@ void* scratch(size_t bytes) {
   const bool enough = buffer.size >= bytes;
 #endif
   if (!enough) {
-    free(buffer.data);
+    release(buffer.data);
 #ifdef SACCADE_SANITIZED
     buffer.size = bytes;
-    if (posix_memalign(&buffer.data, 64, bytes)) buffer.data = nullptr;
+    buffer.data = allocate(64, bytes);
 #else
     buffer.size = (bytes + 4095) / 4096 * 4096;
-    buffer.data = aligned_alloc(4096, buffer.size);
+    buffer.data = allocate(4096, buffer.size);
 #endif
     if (!buffer.data) buffer.size = 0;
   }
@@ -106,14 +96,12 @@ template <class Job>
 void on_threads(int threads, Job& job) {
   if (threads <= 1) return job();
   if (pool) return pool->run(threads, [](void* j) { (*static_cast<Job*>(j))(); }, &job);
-  using Parallel = void (*)(void (*)(void*), void*, unsigned, unsigned);
-  static const Parallel parallel = reinterpret_cast<Parallel>(dlsym(RTLD_DEFAULT, "GOMP_parallel"));
-  if (parallel)
+  if (const Parallel parallel = openmp())
     return parallel([](void* j) { (*static_cast<Job*>(j))(); }, &job, unsigned(threads), 0);
-  std::vector<std::thread> others;
-  for (int i = 1; i < threads; i++) others.emplace_back([&] { job(); });
+  const std::unique_ptr<std::thread[]> others(new std::thread[threads - 1]);
+  for (int i = 0; i < threads - 1; i++) others[i] = std::thread([&] { job(); });
   job();
-  for (auto& t : others) t.join();
+  for (int i = 0; i < threads - 1; i++) others[i].join();
 }
 
 template <class Run>
@@ -137,6 +125,10 @@ const Kernels& kernels_for(int32_t type) { return type == FLOAT64 ? generic::tab
 const SasaKernels& sasa_for(int32_t type) {
   const Kernels& k = kernels_for(type);
   return type == BFLOAT16 ? k.sasa_half : k.sasa;
+}
+
+const ProductKernels& products_for(int32_t half) {
+  return half ? kernels().half_products : kernels().products;
 }
 
 template <class Call>
@@ -194,7 +186,7 @@ int run_backward(const Block& call) {
   return reduced(call, k.block_work(call, true), k.block_backward, k.block_reduce);
 }
 int run_forward(const Linear& call) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call.half);
   const Work work = k.linear_work(call, false);
   if (call.packed)
     return each_task(work, call.threads, [&](int task, void*) {
@@ -213,10 +205,10 @@ int run_forward(const Linear& call) {
 }
 int run_backward(const Linear& call) {
   const Kernels& k = kernels();
-  return forward(call, k.linear_work(call, true), k.linear_backward);
+  return forward(call, k.products.linear_work(call, true), k.linear_backward);
 }
 int run_forward(const Feed& call) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call.half);
   const FeedWork work = k.feed_work(call, false);
   const Bytes packed = room(work.packed);
   if (!packed) return NO_MEMORY;
@@ -230,11 +222,11 @@ int run_forward(const Feed& call) {
 }
 int run_backward(const Feed& call) {
   const Kernels& k = kernels();
-  const FeedWork work = k.feed_work(call, true);
+  const FeedWork work = k.products.feed_work(call, true);
   const Bytes packed = room(work.packed), dh = room(work.dh);
   if (!packed || !dh) return NO_MEMORY;
   int failed = each_task({work.matrices, 64, 0}, call.threads, [&](int i, void*) {
-    k.feed_pack(call, true, i, packed.get());
+    k.products.feed_pack(call, true, i, packed.get());
   });
   for (int turn = 0; !failed && turn < work.turns; turn++) {
     failed = each_task({work.tasks, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
@@ -259,7 +251,7 @@ int run_forward(const LayerNorm& call) {
   });
 }
 int run_forward(const KeyOnly& call) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call.half);
   const KeyOnlyWork work = k.key_only_work(call);
   const Bytes partials = room(work.partial * work.means), images = room(work.image * call.B);
   if (!partials || !images) return NO_MEMORY;
@@ -274,6 +266,15 @@ int run_forward(const KeyOnly& call) {
   return each_task({work.blocks, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
     k.key_only_tokens(call, i, images.get(), buffer);
   });
+}
+
+int run_forward(const Convolution& call) {
+  const ProductKernels& k = products_for(call.half);
+  return forward(call, k.convolution_work(call), k.convolution_forward);
+}
+int run_forward(const Windows& call) {
+  const ProductKernels& k = products_for(call.half);
+  return forward(call, k.windows_work(call), k.windows_forward);
 }
 
 int run_forward(const Moments& call) {
@@ -299,8 +300,6 @@ int run_backward(const Branches& call) {
 
 using namespace saccade;
 
-#define EXPORT extern "C" __attribute__((visibility("default")))
-
 // Of every structure its size and how many fields it has, of every field where it begins and its
 // size, as this compiler sees them: Python compares them with its own. The list of the fields comes
 // from the build, which reads them from call.h.
@@ -319,7 +318,7 @@ EXPORT const char* saccade_instruction_set() { return kernels().name; }
 EXPORT int saccade_linear_pays() {
 #ifdef SACCADE_X86
   const Kernels& k = kernels();
-  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && !intel());
+  return &k == &avx2::table || (&k != &generic::table && !machine().intel);
 #else
   return 0;
 #endif
@@ -333,7 +332,10 @@ EXPORT int saccade_use(const char* name) {
       &avx2::table,
       &avx512::table,
 #endif
-#ifdef SACCADE_AVX512BF16
+#ifdef SACCADE_ARM
+      &neon::table,
+#endif
+#if defined(SACCADE_AVX512BF16) || defined(SACCADE_NEONBF16)
       with_bf16(),
 #endif
   };
@@ -361,22 +363,24 @@ EXPORT int64_t saccade_feed_packed(const Feed* call, size_t bytes) {
   if (bytes != sizeof(Feed) || call->packed) return 0;
   Feed whole = *call;
   whole.packed = reinterpret_cast<const float*>(call);  // anything: all chunks, not one by one
-  return kernels().feed_work(whole, false).packed;
+  return products_for(call->half).feed_work(whole, false).packed;
 }
 EXPORT void saccade_feed_pack(const Feed* call, void* to) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call->half);
   const Feed whole = *call;
   for (int i = 0; i < k.feed_chunks(whole); i++) k.feed_pack(whole, false, i, to);
 }
 EXPORT int64_t saccade_linear_packed(const Linear* call, size_t bytes) {
-  return bytes == sizeof(Linear) ? kernels().linear_work(*call, false).partial : 0;
+  return bytes == sizeof(Linear) ? products_for(call->half).linear_work(*call, false).partial : 0;
 }
-EXPORT void saccade_linear_pack(const Linear* call, void* to) { kernels().linear_pack(*call, 0, to); }
+EXPORT void saccade_linear_pack(const Linear* call, void* to) {
+  products_for(call->half).linear_pack(*call, 0, to);
+}
 EXPORT int64_t saccade_key_only_packed(const KeyOnly* call, size_t bytes) {
-  return bytes == sizeof(KeyOnly) ? kernels().key_only_work(*call).packed : 0;
+  return bytes == sizeof(KeyOnly) ? products_for(call->half).key_only_work(*call).packed : 0;
 }
 EXPORT void saccade_key_only_pack(const KeyOnly* call, void* to) {
-  for (int i = 0; i < 3; i++) kernels().key_only_pack(*call, i, to);
+  for (int i = 0; i < 3; i++) products_for(call->half).key_only_pack(*call, i, to);
 }
 
 // Forward and backward of each operator: the call, and the bytes that the caller believes it has.
@@ -400,6 +404,8 @@ EXPORT void saccade_key_only_pack(const KeyOnly* call, void* to) {
 
 INFERENCE(LayerNorm, layer_norm)
 INFERENCE(KeyOnly, key_only)
+INFERENCE(Convolution, convolution)
+INFERENCE(Windows, windows)
 
 BORDER(Sasa, sasa)
 BORDER(Qna, qna)
@@ -409,3 +415,15 @@ BORDER(Feed, feed)
 BORDER(Moments, moments)
 BORDER(Branches, branches)
 BORDER(Block, block)
+
+// A row of calls of the functions above, one after the other; ends with the first that fails.
+struct Step {
+  int (*run)(const void* call, size_t bytes);
+  const void* call;
+  size_t bytes;
+};
+EXPORT int saccade_walk(const Step* steps, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if (const int result = steps[i].run(steps[i].call, steps[i].bytes)) return result;
+  return DONE;
+}

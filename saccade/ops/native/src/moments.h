@@ -174,6 +174,8 @@ struct MomentRows {
     for (int x = 0; x < m.c.W; x += PX) {
       Wide sum[PX];
       for (int i = 0; i < PX; i++) sum[i] = each[0];
+      for (int i = PX; i < 2 * PX && x + i < m.c.W; i++)
+        __builtin_prefetch(to + (x + i) * m.column, 1);  // lies far apart, which no processor guesses
       const float* at = tile.at(y - 2) + (x - 2) * WIDE;
       repeat<5>([&](auto a) INLINED {
         constexpr int dy = decltype(a)::value - 2;

@@ -12,6 +12,8 @@ namespace SACCADE_ISA {
 INLINE float sum_wide(Wide v) {
 #ifdef __AVX512F__
   return _mm512_reduce_add_ps(v);
+#elif defined(__aarch64__)
+  return vaddvq_f32(v);
 #else
   float s = 0;
   for (int i = 0; i < WIDE; i++) s += v[i];

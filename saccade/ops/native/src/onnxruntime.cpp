@@ -7,6 +7,7 @@
 // only ever grows at its end, so a place in it stays. What a node reads and gives is said at its
 // structure; tensors are float32 and dense. Their shapes come from a file, so all are compared before
 // a kernel sees a pointer.
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <initializer_list>
@@ -16,7 +17,9 @@
 #include <thread>
 
 #include "call.h"
+#include "matrices.h"
 #include "pool.h"
+#include "system.h"
 
 using namespace saccade;
 
@@ -215,14 +218,13 @@ float* room(int64_t floats) {
   struct Buffer {
     void* data = nullptr;
     int64_t size = 0;
-    ~Buffer() { free(data); }
+    ~Buffer() { release(data); }
   };
   thread_local Buffer buffer;
   if (buffer.size < floats) {
-    free(buffer.data);
-    buffer.size = 0;
-    if (posix_memalign(&buffer.data, 64, size_t(floats) * 4)) buffer.data = nullptr;
-    if (buffer.data) buffer.size = floats;
+    release(buffer.data);
+    buffer.data = allocate(64, size_t(floats) * 4);
+    buffer.size = buffer.data ? floats : 0;
   }
   return static_cast<float*>(buffer.data);
 }
@@ -232,9 +234,9 @@ class Packed {
  public:
   // `key`: what else the layout depends on.
   template <class Call>
-  std::shared_ptr<float> of(const Call& call, std::initializer_list<Tensor> weights,
-                            std::initializer_list<int64_t> key,
-                            int64_t (*size)(const Call*, size_t), void (*pack)(const Call*, void*)) {
+  Matrices of(const Call& call, std::initializer_list<Tensor> weights,
+              std::initializer_list<int64_t> key, int64_t (*size)(const Call*, size_t),
+              void (*pack)(const Call*, void*)) {
     const void* parts[MOST_PARTS];
     int64_t bytes[MOST_PARTS], extra[MOST_PARTS];
     int32_t count = 0, extras = 0;
@@ -248,10 +250,10 @@ class Packed {
     const uint64_t now = saccade_checksum(parts, bytes, count);
     const std::lock_guard<std::mutex> held(lock_);
     if (!matrices_ || now != known_) {
-      void* data = nullptr;
-      if (posix_memalign(&data, 64, size_t(size(&call, sizeof(Call))) + 64)) return nullptr;
-      pack(&call, data);
-      matrices_ = std::shared_ptr<float>(static_cast<float*>(data), free);
+      const Matrices fresh(size_t(size(&call, sizeof(Call))) + 64);
+      if (!fresh) return fresh;
+      pack(&call, fresh.data());
+      matrices_ = fresh;
       known_ = now;
     }
     return matrices_;
@@ -261,7 +263,7 @@ class Packed {
   static constexpr int MOST_PARTS = 16;
   std::mutex lock_;
   uint64_t known_ = 0;
-  std::shared_ptr<float> matrices_;
+  Matrices matrices_;
 };
 
 // -- the operators ------------------------------------------------------------------------------
@@ -287,8 +289,8 @@ struct Node {
   static constexpr bool NORM = false;  // whether it has an attribute eps
   int64_t attributes[4] = {};
   float eps = 0;
-  std::once_flag once;
-  int threads = 1;
+  std::mutex first;
+  std::atomic<int> threads{0};  // 0: not known yet
 };
 
 // q, k or none, v: B C H W; row, col or none: tables window d/2. To B C H W.
@@ -360,7 +362,7 @@ struct LearnedQueries : Node {
     const auto mixing =
         packed_mix.of(blend, {mix, mix_bias}, {}, saccade_linear_packed, saccade_linear_pack);
     if (!matrix || !mixing) return REFUSED;
-    project.packed = matrix.get(), project.y = vs, blend.packed = mixing.get();
+    project.packed = matrix.data(), project.y = vs, blend.packed = mixing.data();
     for (int64_t at = 0; at < B; at += turn) {
       const int64_t n = at + turn < B ? turn : B - at;
       project.rows = small(n * H * W), project.x = x.data + at * H * W * C;
@@ -408,12 +410,12 @@ struct FeedForward : Node {
     if (!taps.there()) c.B = 1, c.H = small(B * H * W), c.W = 1;  // no pixel knows its neighbours
     c.scale = scale.data, c.offset = offset.data, c.eps = scale.there() ? &eps : nullptr;
     c.taps = taps.data, c.shift = shift.data, c.w2 = w2.data, c.b2 = b2.data, c.y = y;
-    std::shared_ptr<float> matrices;
+    Matrices matrices;
     if (scale.there() && B * H * W <= MOST_KEPT) {
       matrices = packed.of(c, {w1, b1, w2, b2}, {threads, c.B, c.H, c.W}, saccade_feed_packed,
                            saccade_feed_pack);
       if (!matrices) return REFUSED;
-      c.packed = matrices.get();
+      c.packed = matrices.data();
     }
     return said(saccade_feed_forward(&c, sizeof(c)));
   }
@@ -445,10 +447,10 @@ struct KeyOnlyAttention : Node {
     KeyOnly c{threads, small(B), small(N), small(C), small(heads), N + C < 3 * N, x.data,
               scale.data, offset.data, &eps, ask.data, wk.data, bk.data, wv.data, bv.data, p.data,
               q.data, constant.data};
-    const std::shared_ptr<float> matrices = packed.of(
+    const Matrices matrices = packed.of(
         c, {wv, bv, p, q, constant}, {}, saccade_key_only_packed, saccade_key_only_pack);
     if (!matrices) return REFUSED;
-    c.packed = matrices.get();
+    c.packed = matrices.data();
     c.y = y;
     return said(saccade_key_only_forward(&c, sizeof(c)));
   }
@@ -508,7 +510,10 @@ template <class Kind>
 Status run(void* node, void* pointer) {
   Kind& kind = *static_cast<Kind*>(node);
   const Context context(pointer);
-  std::call_once(kind.once, [&] { kind.threads = threads_of(context); });
+  if (!kind.threads) {
+    const std::lock_guard<std::mutex> held(kind.first);
+    if (!kind.threads) kind.threads = threads_of(context);
+  }
   const SessionPool threads(context);
   const char* sentence = kind.run(context);
   return sentence ? failure(sentence) : nullptr;
@@ -542,8 +547,7 @@ const Op* op() {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) Status RegisterCustomOps(void* options,
-                                                                           const ApiBase* base) {
+EXPORT Status RegisterCustomOps(void* options, const ApiBase* base) {
   api = base->get(VERSION);
   if (!api) return nullptr;  // too old to be told: it will not know the nodes, and say so
   void* domain = nullptr;

@@ -74,6 +74,11 @@ struct Step<0> {
 template <class S>
 constexpr S LEAST = std::is_same<S, float>::value ? S(0x1p-60) : S(0x1p-500);
 
+// Of doubles by way of the widest type: glibc 2.29 gave `exp` of double a new name, which an older one
+// does not have.
+INLINE float exp_alone(float x) { return std::exp(x); }
+INLINE double exp_alone(double x) { return double(std::exp(static_cast<long double>(x))); }
+
 // Softmax of one window by its own maximum: rare, and slow. each(f) calls f(offset, score) for the
 // offsets inside the map; the weight of offset j goes to to[j * apart].
 template <class S, class Each>
@@ -85,7 +90,7 @@ void softmax_alone(Each each, const S* bias, int offsets, S* to, int apart) {
     const S z = to[j * apart] = (s - high) + bias[j];
     high_sum = z > high_sum ? z : high_sum;
   });
-  each([&](int j, S) { total += to[j * apart] = std::exp(to[j * apart] - high_sum); });
+  each([&](int j, S) { total += to[j * apart] = exp_alone(to[j * apart] - high_sum); });
   each([&](int j, S) { to[j * apart] /= total; });
 }
 

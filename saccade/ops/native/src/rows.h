@@ -37,6 +37,8 @@ INLINE void narrow(double* p, V<double> v) { store(p, v); }
 INLINE void narrow(bfloat16* p, V<float> v) {  // to nearest, ties to even; NaN stays NaN
 #ifdef __AVX512BF16__
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), (__m128i)_mm256_cvtneps_pbh(v));
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  vst1_u16(reinterpret_cast<uint16_t*>(p), vreinterpret_u16_bf16(vcvt_bf16_f32(v)));
 #else
   typedef uint16_t H __attribute__((vector_size(BYTES / 2), aligned(2)));
   typedef uint32_t U __attribute__((vector_size(BYTES)));

@@ -17,14 +17,14 @@ void SasaHalfTile<Known>::leave_weights(int y, int rows, int x0, const V<float> 
                                         const V<float> (&mean)[2]) {
   const int K = this->K, P = this->P, pitch = this->pitch;  // stores of pairs may not change them
   const bool content = this->content;
-  const int alive = (1 << min(N, q1 - q0 - x0)) - 1;
+  const SomeLanes alive = first_lanes(min(N, q1 - q0 - x0)), nobody = first_lanes(0);
   for (int m = 0; m <= P; m++) {
-    __mmask8 in[2][2];
+    SomeLanes in[2][2];
     V<float> in_row[2][2];
     clear<float>(in_row);
     for (int i = 0; i < 2; i++)
       for (int h = 0; h < 2; h++)
-        in[i][h] = i < rows && takes_part(y, i, 2 * m + h - i) ? alive : 0;
+        in[i][h] = i < rows && takes_part(y, i, 2 * m + h - i) ? alive : nobody;
     const float *s = logits + 2 * m * K * N, *dp = dweights + 2 * m * K * N;
     Pair *to = weights + m * K * N, *to_p = shifted_p + ptrdiff_t(2 * m) * K * pitch + x0;
     Pair* to_ds = shifted_ds + ptrdiff_t(2 * m) * K * pitch + x0;
@@ -33,8 +33,8 @@ void SasaHalfTile<Known>::leave_weights(int y, int rows, int x0, const V<float> 
       for (int i = 0; i < 2; i++) {
         for (int h = 0; h < 2; h++) {
           const ptrdiff_t j = ptrdiff_t(i * K + h - i) * K * N;
-          p[i][h] = _mm256_maskz_mul_ps(in[i][h], load(s + j), scale[i]);
-          ds[i][h] = _mm256_maskz_mul_ps(in[i][h], p[i][h], load(dp + j) - mean[i]);
+          p[i][h] = multiply_some(in[i][h], load(s + j), scale[i]);
+          ds[i][h] = multiply_some(in[i][h], p[i][h], load(dp + j) - mean[i]);
           in_row[i][h] += ds[i][h];
         }
         store_pairs(to + i * (P + 1) * K * N, interleave(ds[i][0], ds[i][1]));
@@ -124,10 +124,10 @@ void SasaHalfTile<Known>::backward_tables() {
         V<float> sum[NC][NA];
         clear<float>(sum);
         for (int x = P; x < P + q1 - q0; x += N) {
-          __m256i qs[NC];
+          Pairs qs[NC];
           for (int j = 0; j < NC; j++) qs[j] = load_pairs(q + ptrdiff_t(c + j) * pitch + x);
           for (int a = 0; a < NA; a++) {
-            const __m256i s = load_pairs(ds + ptrdiff_t(a0 + a) * pitch + x);
+            const Pairs s = load_pairs(ds + ptrdiff_t(a0 + a) * pitch + x);
             for (int j = 0; j < NC; j++) sum[j][a] = multiply_add(qs[j], s, sum[j][a]);
           }
         }

@@ -9,10 +9,12 @@
 #include <utility>
 #ifdef __AVX2__
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 #ifndef SACCADE_ISA
-#error "compile kernels.cpp with -DSACCADE_ISA=<generic | avx2 | avx512>"
+#error "compile kernels.cpp with -DSACCADE_ISA=<generic | avx2 | avx512 | neon>"
 #endif
 
 #ifdef SACCADE_SANITIZED  // checks multiply what is inlined; there nobody waits for results
@@ -73,6 +75,8 @@ INLINE Wide maximum_wide(Wide a, Wide b) {  // a NaN in b is kept
   return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
   return _mm256_max_ps(a, b);
+#elif defined(__aarch64__)
+  return vmaxq_f32(a, b);
 #else
   return a > b ? a : b;
 #endif
@@ -90,7 +94,7 @@ template <class S>
 INLINE V<S> splat(S x) {
   return x - V<S>{};  // exact for -0 too, so that it costs no addition
 }
-// A NaN in `b` is kept; in `a` it is lost. (Left to itself, GCC compares and blends.)
+// A NaN in `b` is kept; in `a` it may be lost. (Left to itself, GCC compares and blends.)
 template <class S>
 INLINE V<S> maximum(V<S> a, V<S> b) {
 #ifdef __AVX2__
@@ -98,12 +102,20 @@ INLINE V<S> maximum(V<S> a, V<S> b) {
     return _mm256_max_ps(a, b);
   else
     return _mm256_max_pd(a, b);
+#elif defined(__aarch64__)
+  if constexpr (std::is_same<S, float>::value)
+    return vmaxq_f32(a, b);
+  else
+    return vmaxq_f64(a, b);
 #else
   return a > b ? a : b;
 #endif
 }
 template <class S>
 INLINE S sum(V<S> v) {
+#ifdef __aarch64__
+  if constexpr (std::is_same<S, float>::value) return vaddvq_f32(v);
+#endif
   S s = 0;
   for (int i = 0; i < LANES<S>; i++) s += v[i];
   return s;
@@ -121,6 +133,8 @@ template <class S>
 INLINE bool all_set(I<S> mask) {
 #ifdef __AVX2__
   return _mm256_movemask_epi8((__m256i)mask) == -1;
+#elif defined(__aarch64__)
+  return vminvq_u32((uint32x4_t)mask) == 0xffffffffu;
 #else
   for (int l = 0; l < LANES<S>; l++)
     if (!mask[l]) return false;
@@ -141,6 +155,8 @@ INLINE T loaded(T v) {
   asm("" : "+v"(v));
 #elif defined(__AVX2__)
   asm("" : "+x"(v));
+#elif defined(__aarch64__)
+  asm("" : "+w"(v));
 #endif
   return v;
 }

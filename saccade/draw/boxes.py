@@ -1,0 +1,55 @@
+"""Boxes and their names drawn onto a picture, in colours that stay apart for most eyes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+
+COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000",
+)  # fmt: skip
+DARK = ("#f0e442", "#e69f00", "#56b4e9")  # colours on which letters are black
+
+
+def drawn(photo: Image.Image, boxes: Any, classes: Sequence[str]) -> Image.Image:
+    """The picture with a frame and a label for each box; the surest lies on top.
+
+    Args:
+        photo: the picture; it is not changed
+        boxes: tensors `boxes` (x0 y0 x1 y1 in the picture's pixels), `labels` and `scores`; boxes
+            without scores (None), such as those of an annotation, get their name alone
+        classes: the names that labels stand for
+    """
+    sheet = photo.copy()
+    pen = ImageDraw.Draw(sheet)
+    short = min(sheet.size)
+    width = max(2, round(short / 200))
+    font = ImageFont.load_default(size=max(11, round(short / 28)))
+    scores = [None] * len(boxes.boxes) if boxes.scores is None else boxes.scores.tolist()
+    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), scores, strict=True)
+    for (x0, y0, x1, y1), label, score in reversed(list(rows)):
+        colour = COLOURS[label % len(COLOURS)]
+        frame = x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)
+        pen.rectangle(frame, outline=colour, width=width)
+        text = classes[label] if score is None else f"{classes[label]} {100 * score:.0f}%"
+        _label(pen, text, x0, y0, colour, font, sheet.size)
+    return sheet
+
+
+def _label(
+    pen: ImageDraw.ImageDraw,
+    text: str,
+    x: float,
+    y: float,
+    colour: str,
+    font: "ImageFont.FreeTypeFont | ImageFont.ImageFont",
+    size: tuple[int, int],
+) -> None:
+    """A plate above the box, or inside it where there is no room; never beyond the picture."""
+    left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
+    w, h = right - left + 6, bottom - top + 4
+    x = min(max(x, 0), max(size[0] - w, 0))
+    y = y - h if y >= h else min(max(y, 0), max(size[1] - h, 0))
+    pen.rectangle((x, y, x + w, y + h), fill=colour)
+    letters = "black" if colour in DARK else "white"
+    pen.text((x + 3 - left, y + 2 - top), text, fill=letters, font=font)

@@ -1,0 +1,72 @@
+"""What a person types or calls, as the recipe, the images and the folder of a run."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from saccade import tasks
+from saccade.recipes import book
+from saccade.recipes.everyday import everyday
+from saccade.recipes.recipe import Recipe, override
+
+# What a recipe is trained on if nobody says.
+DATA = {
+    "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_record": "cifar10",
+    "cifar_best": "cifar10",
+}  # fmt: skip
+
+
+class Plan(NamedTuple):
+    """What is to be trained: a recipe by name, as changed, and where its images lie."""
+
+    name: str
+    recipe: Recipe
+    data: str
+
+
+def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **short: Any) -> Plan:
+    """The recipe with its changes, and the images that it is made for if none are named.
+
+    Args:
+        recipe: a recipe, or the name of one
+        data: where images lie
+        words: KEY=VALUE, changes of any part of the recipe
+        short: everyday changes by their short names, see `saccade.recipes.everyday`
+    """
+    if recipe == "quick" and data == "solar":
+        recipe = "quick_solar"
+    name = recipe if isinstance(recipe, str) else recipe.model.name
+    chosen = book.find(recipe) if isinstance(recipe, str) else recipe
+    chosen = override(chosen, [*everyday(chosen, **short), *words])
+    data = DATA.get(name) if data is None else data
+    if data is None:
+        raise ValueError(f"train {name}: which images? --data FOLDER: {tasks.of(chosen).data_hint}")
+    if name == "finetune" and not chosen.model.start:
+        raise ValueError(
+            "train finetune: with which backbone? --start RUN; "
+            "'saccade train scratch' begins without one"
+        )
+    return Plan(name, chosen, data)
+
+
+def words_of(settings: Mapping[str, Any]) -> list[str]:
+    """Changes in a mapping, as words: {"optim.lr": 0.1} is ["optim.lr=0.1"]."""
+    return [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in settings.items()
+    ]
+
+
+def free_folder(recipe: str) -> Path:
+    """runs/quick, runs/quick-2, ...: the first that is not taken.
+
+    A process that torchrun has started again goes on with the last that is.
+    """
+    folder, taken, n = Path("runs") / recipe, None, 1
+    while (folder / "steps.jsonl").exists():
+        n += 1
+        taken, folder = folder, Path("runs") / f"{recipe}-{n}"
+    again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return taken if again and taken is not None else folder

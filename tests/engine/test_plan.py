@@ -1,0 +1,37 @@
+"""What is typed or called becomes a recipe, images and a folder."""
+
+import pytest
+
+from saccade.engine import plan
+from saccade.recipes import book
+
+
+def test_a_process_started_again_finds_its_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quick", "quick-2"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "steps.jsonl").touch()
+    assert plan.free_folder("quick").name == "quick-3"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert plan.free_folder("quick").name == "quick-2"
+    assert plan.free_folder("scratch").name == "scratch"
+
+
+def test_words_and_short_forms_change_a_recipe():
+    words = plan.words_of(
+        {"optim.weight_decay": 0.1, "model.options": {"window": 5}, "test.crop": 1}
+    )
+    name, recipe, data = plan.plan("scratch", "somewhere", words, model="qna_nano", epochs=3)
+    assert (name, data) == ("scratch", "somewhere")
+    assert (recipe.model.name, recipe.schedule.epochs) == ("qna_nano", 3)
+    assert recipe.optim.weight_decay == 0.1
+    assert recipe.model.options == {"window": 5}
+    assert plan.plan("quick", "solar").name == "quick_solar"
+    assert plan.plan(book.find("quick"), "mnist").recipe == book.find("quick")
+
+
+def test_what_is_missing_is_asked_for():
+    with pytest.raises(ValueError, match="which images"):
+        plan.plan("scratch", None)
+    with pytest.raises(ValueError, match="which backbone"):
+        plan.plan("finetune", "somewhere")
