@@ -118,6 +118,28 @@ def test_eight_bits(tmp_path):
     assert 0 < np.abs(wanted - got).max() < 0.2 * np.abs(wanted).max()
 
 
+def test_wide_products_are_those_that_do_much_with_each_number(tmp_path):
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.narrow, self.wide = nn.Conv2d(3, 64, 1), nn.Conv2d(64, 64, 3)
+            self.each = nn.Conv2d(64, 64, 3, groups=64)
+
+        def forward(self, x):
+            return self.each(self.wide(self.narrow(x))).mean((2, 3))
+
+    raw = export.Raw(Both().eval())
+    path = export.to_onnx(raw, tmp_path / "net.onnx", ABOUT)
+    shapes = {t.name: list(t.dims) for t in onnx.load(path).graph.initializer}
+    (node,) = [n for n in onnx.load(path).graph.node if n.name in export.wide_products(path)]
+    assert shapes[node.input[1]] == [64, 64, 3, 3]
+    images = [np.ones((1, 3, 32, 32), np.float32)]
+    small = export.to_int8(path, tmp_path / "net.int8.onnx", images, [node.name])
+    kinds = [n.op_type for n in onnx.load(small).graph.node if n.op_type == "DequantizeLinear"]
+    assert 2 <= len(kinds) <= 4
+    assert export.apart(raw, export.runner(small), count=1) < 0.1
+
+
 def test_what_is_no_number_is_far_apart():
     raw = export.Raw(lively("sasa_nano_conv"))
     assert export.apart(raw, lambda image: {"logits": np.full((len(image), 3), np.nan)}) == np.inf

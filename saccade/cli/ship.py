@@ -1,11 +1,14 @@
 """`export`: a trained model as a file that runs without saccade."""
 
+import math
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial as bind
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, cast
 
 from saccade.cli.command import File, Folder, ModelName, Side
@@ -15,6 +18,9 @@ from saccade.spelling import nearest
 
 CALIBRATION = 128  # images that 8-bit ranges are measured on
 ROUNDS = 100  # of timing, at most
+TURNS = 20  # of timing eight bits, at most
+PAYS = 1.1  # times as fast as fp32, from which on eight bits are worth it
+WORTH = 0.95  # of the time that the smallest file takes, for a larger one
 
 
 def export(
@@ -23,6 +29,7 @@ def export(
     to: Literal["onnx", "torch", "aot", "hub"] = "onnx",
     out: File | None = None,
     kernels: bool = False,
+    plain: bool = False,
     int8: bool = False,
     data: Folder | None = None,
     untrained: bool = False,
@@ -36,6 +43,7 @@ def export(
         saccade export runs/quick
         saccade export runs/quick --to torch --latency
         saccade export runs/quick --kernels --latency
+        saccade export runs/quick --to aot --plain
         saccade export runs/quick --int8
         saccade export linglo_b0 --untrained
 
@@ -45,8 +53,9 @@ def export(
         to: the format: ONNX, torch.export, compiled ahead of time for this machine, or a folder
             for the Hugging Face hub
         out: the file, or the hub's folder; beside the model if left out
-        kernels: keep saccade's operators: faster, but to be run where saccade is installed, or in
-            ONNX Runtime with the library of kernels (`saccade.kernels()`)
+        kernels: ONNX with saccade's operators: faster, but to be run in ONNX Runtime with the
+            library of kernels (`saccade.kernels()`); torch and aot have them without being asked
+        plain: torch and aot in torch's own operators, for where saccade is not installed
         int8: also write an 8-bit ONNX file, and count both over the data
         data: images that 8-bit ranges and figures are measured on; the run's own if left out
         untrained: take a model by name, with fresh weights
@@ -61,6 +70,9 @@ def export(
     tell = note if json else say
     if int8 and to != "onnx":
         raise ValueError("export: int8 is for ONNX; leave --to at onnx")
+    if plain and (kernels or to in ("onnx", "hub")):
+        why = "--kernels asks for the contrary" if kernels else "it is for --to torch and aot"
+        raise ValueError(f"export: {why}; leave out --plain")
     if kernels and not native.available():
         raise RuntimeError(f"export: there are no kernels here, {native.find().why}")
     if kernels and (int8 or to == "hub"):
@@ -69,6 +81,7 @@ def export(
     if untrained and (int8 or to == "hub"):
         why = "int8 measures ranges on images" if int8 else "the hub is for weights"
         raise ValueError(f"export: {why}; give a trained model")
+    kernels = kernels or (to in ("torch", "aot") and not plain and native.available())
     if to == "hub":
         if latency:
             raise ValueError("export: latency is of a file that runs; leave --to at onnx")
@@ -106,7 +119,9 @@ def export(
     files: dict[str, Path] = {to: out}
     facts: dict[str, Any] = {"to": to, "gap": gap}
     if int8:
-        files["int8"], facts["figures"], sentence = _quantised(ship, ready, out, small, model, data)
+        files["int8"], facts["figures"], facts["int8_times_fp32"], sentence = _quantised(
+            ship, ready, out, small, model, data
+        )
         tell(sentence)
     if latency:
         facts["latency"], grid = _timed(ship, raw, files, size)
@@ -124,7 +139,7 @@ def _needs(to: str) -> str:
 
     if to == "onnx":
         return f"it calls saccade's operators: register_custom_ops_library({kernels()!r}) first"
-    return "it calls saccade's operators: import saccade first"
+    return "it may call saccade's operators: import saccade before it is loaded, or write it --plain"
 
 
 def _beside(model: str, source: Path | None, ending: str) -> Path:
@@ -306,8 +321,8 @@ def _about(ready: Any) -> dict[str, Any]:
 
 def _quantised(
     ship: Any, ready: Any, path: Path, small: Path, model: str, data: str | None
-) -> tuple[Path, dict[str, Any], str]:
-    """The 8-bit file beside the other, and what it costs in the task's own figure."""
+) -> tuple[Path, dict[str, Any], float, str]:
+    """The 8-bit file beside the other; the task's own figure with both, and the ratio of speeds."""
     from saccade.engine import make, session
     from saccade.engine.distributed import Group
     from saccade.engine.run import Run
@@ -331,7 +346,8 @@ def _quantised(
                 return
             yield part.image.numpy()
 
-    _checked(lambda: ship.to_int8(path, small, some(CALIBRATION)), "int8")
+    image = next(some(1))[:1]
+    pace = _smallest_or_fastest(ship, path, small, bind(some, CALIBRATION), image)
     best = ready.task.best
     scores, answers = {}, {}
     for name, file in (("fp32", path), ("int8", small)):
@@ -342,8 +358,46 @@ def _quantised(
     if answers["fp32"]:
         same = [a == b for a, b in zip(answers["fp32"], answers["int8"], strict=True)]
         summary += f"; same answer on {100 * sum(same) / len(same):.1f}% of images"
-    sentence = f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {summary}"
-    return small, {name: figures[best] for name, figures in scores.items()}, sentence
+    sentence = f"{small}: {os.path.getsize(small) / 1e6:.1f} MB; {best}: {summary}; "
+    side = "x".join(map(str, image.shape[2:]))
+    sentence += f"{pace:.2f}x as fast as fp32 (one {side} image, one thread)"
+    if pace < PAYS:
+        sentence += (
+            ": most products of this model are narrow, and turning their numbers into eight bits "
+            "and back takes what eight bits save; for speed, keep the fp32 file"
+        )
+    counts = {name: figures[best] for name, figures in scores.items()}
+    return small, counts, pace, sentence
+
+
+def _smallest_or_fastest(ship: Any, path: Path, small: Path, images: Any, image: Any) -> float:
+    """Write the 8-bit file and say how many times as fast as the other it is.
+
+    All products in eight bits make the smallest file. Where some are wide enough to gain and the
+    rest loses more than they gain, only those are.
+    """
+    with TemporaryDirectory(prefix="saccade-") as place:
+        parts = {"all": []}
+        if wide := ship.wide_products(path):
+            parts["wide"] = wide
+        files = {"fp32": path}
+        for name, nodes in parts.items():
+            file = files[name] = Path(place) / f"{name}.onnx"
+            _checked(bind(ship.to_int8, path, file, images(), nodes), "int8")
+        seconds = _seconds(ship, files, image)
+        name = "wide" if seconds.get("wide", math.inf) < WORTH * seconds["all"] else "all"
+        with ship.partial(small) as part:
+            shutil.copyfile(files[name], part)
+    return seconds["fp32"] / seconds[name]
+
+
+def _seconds(ship: Any, files: dict[str, Path], image: Any) -> dict[str, float]:
+    """CPU time of one thread for an image, in turns."""
+    from saccade.bench.clock import interleave
+
+    runs = {name: ship.runner(file, threads=1) for name, file in files.items()}
+    timings = interleave({name: bind(run, image) for name, run in runs.items()}, TURNS)
+    return {name: timing.cpu for name, timing in timings.items()}
 
 
 def _noted(run: Any, answers: list[int]) -> Any:

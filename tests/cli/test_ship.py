@@ -45,6 +45,7 @@ def test_an_exported_model_predicts_without_torch(run, trained, untyped):
     assert "any batch and size" in out
     assert "int8" in out
     assert "% of images" in out.partition("same answer on ")[2]
+    assert "x as fast as fp32 (one" in " ".join(out.split())
     assert f"next: python {EXAMPLE} {trained / 'model.onnx'} PICTURE" in out
     photo = trained.parent / "colours" / "val" / "red" / "0.png"
     code, out = run("predict", str(photo), "--model", str(trained), "--json")
@@ -160,6 +161,35 @@ def test_one_that_comes_with_the_package_goes_where_one_stands(
     code, output = run("export", "sasa_nano_con")
     assert code == 1
     assert "did you mean 'sasa_nano_conv'?" in output
+
+
+@pytest.mark.skipif(not native.available(), reason="there are no kernels here")
+@pytest.mark.parametrize("plain", [False, True])
+def test_torch_programs_keep_our_operators_unless_asked_not_to(run, untyped, tmp_path, plain):
+    out = tmp_path / "net.pt2"
+    words = ["export", "linglo_nano", "--untrained", "--to", "torch", "--out", str(out)]
+    code, told = run(*words, *["--plain"] * plain)
+    assert code == 0, told
+    nodes = torch.export.load(out).graph.nodes
+    assert any("saccade" in str(node.target) for node in nodes) is not plain
+    assert ("import saccade" in told) is not plain
+
+
+@pytest.mark.parametrize("seconds", [{"all": 2.0, "wide": 1.0}, {"all": 1.0, "wide": 0.99}])
+def test_of_two_8_bit_files_the_faster_is_kept(monkeypatch, tmp_path, seconds):
+    """And of two that are as fast, the smaller."""
+
+    def write(source, path, images, only):
+        path.write_text(" ".join(only) or "all")
+        return path
+
+    monkeypatch.setattr(export, "to_int8", write)
+    monkeypatch.setattr(export, "wide_products", lambda _: ["a", "b"])
+    monkeypatch.setattr(ship, "_seconds", lambda *_: {"fp32": 3.0, **seconds})
+    small = tmp_path / "net.int8.onnx"
+    pace = ship._smallest_or_fastest(export, tmp_path / "net.onnx", small, list, None)
+    assert small.read_text() == ("a b" if seconds["all"] == 2 else "all")
+    assert pace == 3.0
 
 
 # -- how fast -------------------------------------------------------------------------------
@@ -460,6 +490,8 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
         (["linglo_b0", "--to", "torch", "--int8"], "int8 is for ONNX"),
         (["linglo_b0", "--untrained", "--int8"], "give a trained model"),
         (["linglo_b0", "--kernels", "--int8"], "leave out --kernels"),
+        (["linglo_b0", "--plain"], "it is for --to torch and aot; leave out --plain"),
+        (["linglo_b0", "--to", "aot", "--plain", "--kernels"], "asks for the contrary"),
     ],
 )
 def test_what_cannot_be_exported_is_said(run, words, said):
