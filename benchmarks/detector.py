@@ -26,10 +26,10 @@ LAYOUTS = torch.contiguous_format, torch.channels_last
 
 
 def boxes(batch, side, count=8):
-    made = torch.Generator().manual_seed(0)
-    corner = torch.rand(batch, count, 2, generator=made) * side * 0.7
-    extent = 8 + torch.rand(batch, count, 2, generator=made) * side * 0.25
-    labels = torch.randint(CLASSES, (batch, count), generator=made)
+    chance = torch.Generator().manual_seed(0)
+    corner = torch.rand(batch, count, 2, generator=chance) * side * 0.7
+    extent = 8 + torch.rand(batch, count, 2, generator=chance) * side * 0.25
+    labels = torch.randint(CLASSES, (batch, count), generator=chance)
     return torch.cat([corner, corner + extent], -1), labels
 
 
@@ -54,13 +54,13 @@ def ours(name, image, target):
     def infer():
         task.predict(raw(), size)
 
-    kept = crowded(raw(), task.score)
+    crowd = crowded(raw(), task.score)
     grids = [tuple(-(-side // stride) for side in image.shape[2:]) for stride in net.strides]
 
     @torch.no_grad()
     def after():
-        task.anchors.made(grids)
-        task.predict(kept, size)
+        task.anchors.all_levels(grids)
+        task.predict(crowd, size)
 
     return net, train, infer, after
 
@@ -97,23 +97,23 @@ def main():
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--names", nargs="+", default=["linglo_b2", "resnet50"])
     parser.add_argument("--rounds", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.manual_seed(0)
-    image = torch.randn(asked.batch, 3, asked.side, asked.side)
-    target = dict(zip(("boxes", "labels"), boxes(asked.batch, asked.side), strict=True))
+    image = torch.randn(options.batch, 3, options.side, options.side)
+    target = dict(zip(("boxes", "labels"), boxes(options.batch, options.side), strict=True))
     calls = {}
     for layout in LAYOUTS:
         theirs, train, infer = torchvisions(image, target, layout)
         calls |= {f"train torchvision {layout}": train, f"infer torchvision {layout}": infer}
     body = params(theirs.backbone.body)
     print(f"torchvision: {params(theirs) / 1e6:.1f}M, of them backbone {body / 1e6:.1f}M")
-    for name in asked.names:
+    for name in options.names:
         net, train, infer, after = ours(name, image, target)
         calls |= {f"train {name}": train, f"infer {name}": infer, f"after {name}": after}
         body = params(net.backbone)
         print(f"{name}: {params(net) / 1e6:.1f}M, of them backbone {body / 1e6:.1f}M")
-    best = {k: t.best for k, t in interleave(calls, rounds=asked.rounds, seconds=600).items()}
-    for name in asked.names:
+    best = {k: t.best for k, t in interleave(calls, rounds=options.rounds, seconds=600).items()}
+    for name in options.names:
         ratios = [
             min(best[f"{what} torchvision {layout}"] for layout in LAYOUTS) / best[f"{what} {name}"]
             for what in ("train", "infer")

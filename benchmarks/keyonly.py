@@ -58,11 +58,11 @@ def main():
     print("memory reused" if "MALLOC_MMAP_MAX_" in os.environ else "memory as malloc gives it")
     shapes = [(3136, 64)]
     if a.all:
-        found = {
+        measured = {
             ((size // stride) ** 2, D)
             for size in (224, 512, 1024) for stride, widths in STAGES.items() for D in widths
         }  # fmt: skip
-        shapes = sorted(found)
+        shapes = sorted(measured)
     for N, D in shapes:
         B = max(1, min(a.batch, 2**24 // (N * D)))  # the largest maps one by one
         bars = ((4, 0.85), (4, 0.85)) if (N, D) == (3136, 64) else ((1, 0), (1, 0))

@@ -120,8 +120,8 @@ def main() -> None:
 
     spent = shares(a.folder, chosen)
     whole = sum(spent.values())
-    told = ", ".join(f"{name} {us:.0f} us ({us / whole:.0%})" for name, us in spent.items())
-    console.print(f"an image at {a.size} px, {a.rand or 'crop and flip'}: {told}")
+    parts = ", ".join(f"{name} {us:.0f} us ({us / whole:.0%})" for name, us in spent.items())
+    console.print(f"an image at {a.size} px, {a.rand or 'crop and flip'}: {parts}")
 
     table = Table("workers", "saccade", "torchvision", "timm", "/ torchvision", "/ timm")
     for workers in a.workers:

@@ -127,7 +127,7 @@ def measure(case: Case, rounds: int, seconds: float) -> dict:
 # -- what is kept and shown -----------------------------------------------------------------------
 
 
-def kept(path: Path) -> dict[Case, dict]:
+def earlier_rows(path: Path) -> dict[Case, dict]:
     """The rows of the file that were measured with the sources and the torch of today."""
     rows = {}
     for line in path.read_text().splitlines() if path.is_file() else ():
@@ -213,7 +213,7 @@ def main() -> None:
     a = parse.parse_args()
     if len(a.sizes) != len(a.batches):
         parse.error(f"--batches: one for each of --sizes {a.sizes}, got {a.batches}")
-    console, rows = Console(), kept(a.out)
+    console, rows = Console(), earlier_rows(a.out)
     wanted = cases(a)
     try:
         for i, case in enumerate(wanted):

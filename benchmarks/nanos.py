@@ -24,15 +24,15 @@ def saccade(*words, **settings):
     return subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, **settings)
 
 
-def begun(asked, model, seed):
+def begun(options, model, seed):
     """The run of one model and seed, where it is not finished: started, or gone on with."""
-    folder = asked.out / f"{model}-{seed}"
+    folder = options.out / f"{model}-{seed}"
     if (folder / "done").exists():
         return None
     words = ["resume", folder] if (folder / "steps.jsonl").exists() else [
-        "train", asked.recipe, "--data", asked.folder, "--out", folder, "--set",
+        "train", options.recipe, "--data", options.folder, "--out", folder, "--set",
         f"model.name={model}", f"loop.seed={seed}", "data.workers=0",
-        *(word.format(model=model, seed=seed) for word in asked.set),
+        *(word.format(model=model, seed=seed) for word in options.set),
     ]  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     log = open(folder / "log.txt", "a")  # noqa: SIM115  (the child's, until it ends)
@@ -47,14 +47,14 @@ def main():
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/nanos"))
     parser.add_argument("--set", nargs="*", default=[])
-    asked = parser.parse_args()
-    waiting = [(model, seed) for seed in range(asked.seeds) for model in MODELS]
+    options = parser.parse_args()
+    waiting = [(model, seed) for seed in range(options.seeds) for model in MODELS]
     going = []
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # to end the runs as Ctrl-C does
     try:
         while waiting or going:
-            while waiting and len(going) < asked.jobs:
-                job = begun(asked, *waiting.pop(0))
+            while waiting and len(going) < options.jobs:
+                job = begun(options, *waiting.pop(0))
                 if job is not None:
                     going.append(job)
                     print(f"{time.strftime('%H:%M')} {job[0].name}", flush=True)
@@ -70,8 +70,8 @@ def main():
             job.terminate()
             job.wait()
         raise
-    folders = [asked.out / f"{model}-{seed}" for model in MODELS for seed in range(asked.seeds)]
-    saccade("report", *folders, "--out", asked.out / "compare.png").wait()
+    folders = [options.out / f"{model}-{seed}" for model in MODELS for seed in range(options.seeds)]
+    saccade("report", *folders, "--out", options.out / "compare.png").wait()
 
 
 if __name__ == "__main__":

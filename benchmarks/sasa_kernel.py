@@ -55,8 +55,8 @@ def peak_mb(f):
     ctypes.CDLL(None).malloc_trim(0)  # what malloc has kept would hide what is taken
     Path("/proc/self/clear_refs").write_text("5")
     before = status("VmRSS")
-    kept = f()
-    return status("VmHWM") - before, kept
+    result = f()
+    return status("VmHWM") - before, result
 
 
 def main():
@@ -115,8 +115,8 @@ def main():
         two_threads = wall(15, lambda ours=ours, tensors=tensors: ours(*tensors))
         torch.set_num_threads(1)
         print(f"  two threads   {against(one_thread / two_threads, 1.8)} (wall)")
-        grown, kept = peak_mb(training(ours, tensors, g))
-        results = sum(t.numel() * t.element_size() for t in (*kept, q)) / 2**20
+        grown, gradients = peak_mb(training(ours, tensors, g))
+        results = sum(t.numel() * t.element_size() for t in (*gradients, q)) / 2**20
         beyond_results = grown - results
         met = "" if beyond_results <= 1 else ", NOT met"
         print(

@@ -89,30 +89,30 @@ def main():
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as out:
         loops = {
-            "timm's parts": plain(asked.folder, asked.model, asked.size, asked.batch),
-            "saccade": ours(asked.folder, asked.model, asked.size, asked.batch, out),
+            "timm's parts": plain(options.folder, options.model, options.size, options.batch),
+            "saccade": ours(options.folder, options.model, options.size, options.batch, out),
         }
         rates = {name: [] for name in loops}
-        for turn in range(asked.rounds + 1):
+        for turn in range(options.rounds + 1):
             for name in sorted(loops, reverse=bool(turn % 2)):
                 began = time.monotonic()
-                for _ in range(asked.steps):
+                for _ in range(options.steps):
                     next(loops[name])
                 lasted = time.monotonic() - began
                 if turn:  # the first turn warms up
-                    rates[name].append(asked.steps * asked.batch / lasted)
-        for name, found in rates.items():
+                    rates[name].append(options.steps * options.batch / lasted)
+        for name, speed in rates.items():
             print(
-                f"{name:14} best {max(found):7.1f}  median {statistics.median(found):7.1f} images/s"
+                f"{name:14} best {max(speed):7.1f}  median {statistics.median(speed):7.1f} images/s"
             )
         pairs = [a / b for a, b in zip(rates["saccade"], rates["timm's parts"], strict=True)]
         low, high = interval(pairs)
         print(
             f"saccade / timm's parts: {statistics.median(pairs):.3f} ({low:.3f} to {high:.3f}) "
-            f"over {len(pairs)} pairs ({asked.model}, {asked.size} px)"
+            f"over {len(pairs)} pairs ({options.model}, {options.size} px)"
         )
 
 

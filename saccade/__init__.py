@@ -13,6 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from saccade import samples
 from saccade.version import __version__
 
 if TYPE_CHECKING:
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from saccade.ops.native import kernels
 
 __all__ = [
-    "TrainedRun", "__version__", "build", "graft", "kernels", "load", "names", "register", "save",
-    "train",
+    "TrainedRun", "__version__", "build", "graft", "kernels", "load", "names", "register",
+    "samples", "save", "train",
 ]  # fmt: skip
 PLACES = {
     "TrainedRun": "saccade.face.training",

@@ -5,7 +5,7 @@ the same are marked `slow`, as everywhere.
 """
 
 FAST = (
-    "tests/bench/test_linglo.py", "tests/bench/test_plain.py", "tests/cli/test_changes.py",
+    "tests/bench/test_linglo.py", "tests/bench/test_plain.py", "tests/recipes/test_everyday.py",
     "tests/cli/test_command.py", "tests/cli/test_complete.py", "tests/cli/test_pages.py",
     "tests/data/boxes/",
     "tests/data/convert/", "tests/data/masks/", "tests/data/test_augment.py",
@@ -22,7 +22,8 @@ FAST = (
     "tests/models/test_autoencoder.py", "tests/models/test_describe.py",
     "tests/models/test_detector.py", "tests/models/test_flax.py", "tests/models/test_saved.py",
     "tests/ops/test_precision.py", "tests/ops/test_where.py", "tests/paper/test_claim.py",
-    "tests/paper/test_runs.py", "tests/recipes/", "tests/report/test_comparison.py",
+    "tests/paper/test_runs.py", "tests/recipes/",
+    "tests/study/test_result.py", "tests/report/test_comparison.py",
     "tests/report/test_model_card.py", "tests/report/test_page.py",
     "tests/report/test_progress.py", "tests/report/test_summary.py",
     "tests/report/test_tensorboard.py", "tests/report/test_write.py",

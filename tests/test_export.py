@@ -95,9 +95,9 @@ def test_onnx_and_torch_files_at_any_size(name, tmp_path):
 
     session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
     assert session.get_inputs()[0].shape == ["batch", 3, "height", "width"]
-    told = session.get_modelmeta().custom_metadata_map
-    assert json.loads(told["saccade"])["outputs"] == ["logits"]
-    assert json.loads(told["classes"]) == ABOUT["classes"]
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["saccade"])["outputs"] == ["logits"]
+    assert json.loads(metadata["classes"]) == ABOUT["classes"]
 
 
 @pytest.mark.slow
@@ -259,11 +259,11 @@ def test_auto_encoders_at_any_size(encoder, decoder, tmp_path):
         run = export.runner(write(raw, tmp_path / f"net{ending}", {}))
         assert export.apart(export.Raw(task), run) < export.CLOSE
         image = torch.rand(2, 3, 70, 65)
-        found = export.figures(task, run, [Batch(image, {}, torch.arange(2), SIZES)])
+        figures = export.figures(task, run, [Batch(image, {}, torch.arange(2), SIZES)])
         wanted = task.metric()
         with torch.no_grad():
             wanted.update(task(image), {})
-        assert found == pytest.approx(wanted.compute(), rel=1e-3)
+        assert figures == pytest.approx(wanted.compute(), rel=1e-3)
 
 
 @pytest.mark.parametrize("which", ["segment", "retinanet", "detr"])

@@ -49,11 +49,11 @@ def test_what_cannot_be_written_names_file_disk_and_cure(number, said, tmp_path,
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=said) as told:
+    with pytest.raises(OSError, match=said) as error:
         files.write(path, "new")
-    assert str(path) in str(told.value)
-    assert "Errno" not in str(told.value)
-    assert told.value.errno == number
+    assert str(path) in str(error.value)
+    assert "Errno" not in str(error.value)
+    assert error.value.errno == number
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "version": set(),
     "claim": set(),
     "outside": set(),
+    "samples": set(),
     "weights": set(),
     "ops": set(),
     "layers": {"ops"},
@@ -41,8 +42,9 @@ MAY_IMPORT = {
     "bench": MODELS | {"tasks", "export"},
     "view": MODELS | {"tasks"},
     "export": ENGINE,
-    "paper": ENGINE | {"report"},
-    "serve": ENGINE | {"view", "paper"},
+    "study": ENGINE | {"report"},
+    "paper": ENGINE | {"report", "study"},
+    "serve": ENGINE | {"view", "paper", "samples"},
     "face": ENGINE | {"infer", "report", "view"},
 }
 
@@ -148,10 +150,25 @@ PARTICIPLES = {"found", "shown", "kept", "asked", "told", "worn", "given", "made
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_names_say_what_they_hold(path):
     """Not what happened to it: `image_paths`, not `found`."""
+    assert unspoken(path) == []
+
+
+@pytest.mark.parametrize("folder", ["tests", "benchmarks"])
+def test_names_of_scripts_and_tests_do_too(folder):
+    assert {str(p): unspoken(p) for p in (ROOT / folder).rglob("*.py") if unspoken(p)} == {}
+
+
+def unspoken(path):
+    """Names that a file gives to something and that say only what happened to it."""
+    names = []
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            continue  # a name from elsewhere: hypothesis has its `given`
         words = (getattr(node, field, None) for field in ("id", "arg", "attr", "name"))
         name = next((word for word in words if isinstance(word, str)), "")
-        assert name.strip("_") not in PARTICIPLES, f"line {node.lineno}: {name!r} holds what?"
+        if name.strip("_") in PARTICIPLES and not isinstance(node, ast.alias):
+            names.append(f"line {node.lineno}: {name!r} holds what?")
+    return names
 
 
 def test_tests_mirror_the_source():
@@ -168,6 +185,8 @@ def test_tests_mirror_the_source():
     used.add(Path("paper/test_tables.py"))  # the papers' tables, as printed
     used.add(Path("engine/test_papers.py"))  # the papers' recipes, as the engine runs them
     used.add(Path("test_campaign.py"))  # tools/campaign
+    used.add(Path("test_workflows.py"))  # .github/workflows
+    used.add(Path("ops/triton/test_random.py"))  # all of Triton's kernels, by saccade.bench.selftest
     used.add(Path("test_attack.py"))  # what a stranger's files may do to any command
     used |= {Path("layers", f"test_{name}.py") for name in ("wrapped", "perturbed")}
     used |= {Path("models", f"test_{name}.py") for name in OF_ALL_MODELS}

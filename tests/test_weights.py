@@ -33,8 +33,8 @@ def test_it_is_small_and_has_a_card(name):
 
 def test_nothing_of_the_machine_that_made_it_is_inside(name):
     with safe_open(weights.FILES[name], "pt") as file:
-        told = json.dumps(file.metadata())
-    assert not re.search(r"[\"' ]/\w", told + weights.about(name))
+        metadata = json.dumps(file.metadata())
+    assert not re.search(r"[\"' ]/\w", metadata + weights.about(name))
 
 
 def test_its_names_mean_one_model(name):
@@ -42,8 +42,8 @@ def test_its_names_mean_one_model(name):
     short = name.partition(".")[0]
     wanted = saccade.load(name)(x)
     assert torch.equal(saccade.load(short)(x), wanted)
-    for asked in (name, short):
-        net = timm.create_model(asked, pretrained=True).eval()
+    for word in (name, short):
+        net = timm.create_model(word, pretrained=True).eval()
         assert torch.equal(net(x), wanted)
         assert net.pretrained_cfg["input_size"] == (3, 96, 96)
         assert net.pretrained_cfg["label_names"][0] == "abyssinian"

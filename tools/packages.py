@@ -64,9 +64,8 @@ def repair(wheel: Path, dist: Path) -> None:
     tag = f"{POLICY}_{os.uname().machine}"
     audit = [sys.executable, "-m", "auditwheel", "repair", "--only-plat", "--plat", tag]
     where = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    subprocess.run(
-        [*audit, "-w", str(dist), str(wheel)], check=True, env={**os.environ, "PATH": where}
-    )
+    command = [*audit, "-w", str(dist), str(wheel)]
+    subprocess.run(command, check=True, env={**os.environ, "PATH": where})
 
 
 def _build(kind: str, source: Path, out: Path, **environment: str) -> None:

@@ -33,6 +33,7 @@ TOPICS: dict[str, dict[str, Command]] = {
         "train": Command("learn:train", "train a model by a recipe", "train quick --epochs 3"),
         "resume": Command("learn:resume", "go on with a stopped run", "resume runs/quick"),
         "report": Command("learn:report", "curves of a run, or runs compared", "report runs/*"),
+        "study": Command("study:study", "a paper's tables at small scale", "study linglo"),
         "convert": Command("convert:convert", "VOC or YOLO boxes to COCO", "convert VOC2007 cells"),
     },
     "use": {

@@ -119,14 +119,14 @@ def train(
     from saccade.engine import session
     from saccade.report.write import Reporter
 
-    watch = _watch(log)
+    watch = watcher(log)
     folder = free_folder(recipe) if out is None else Path(out)
     times = chosen.schedule
     lasting = "1 epoch" if times.epochs == 1 else f"{times.epochs} epochs"
     length = f"{times.iterations} steps" if times.iterations else lasting
     if _is_first():
         note(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
-    with _stoppable(folder):
+    with stoppable(folder):
         session.train(
             chosen, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
         )
@@ -162,8 +162,8 @@ def resume(
     from saccade.engine import session
     from saccade.report.write import Reporter
 
-    watch = _watch(log or (run / "tensorboard").is_dir())
-    with _stoppable(run):
+    watch = watcher(log or (run / "tensorboard").is_dir())
+    with stoppable(run):
         session.resume(
             run, data, force=force, trust=trust, watch=watch, report=Reporter(), device=device
         )
@@ -321,7 +321,7 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
 # -- around a run ---------------------------------------------------------------------------
 
 
-def _watch(log: bool):
+def watcher(log: bool):
     """How a run is watched: on the screen, and by TensorBoard if asked for."""
     from saccade.engine.watch import Several
     from saccade.report.progress import Screen
@@ -351,11 +351,12 @@ def _is_first() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-class _stoppable:  # noqa: N801  (reads as a with-statement)
+class stoppable:  # noqa: N801  (reads as a with-statement)
     """Turn what ends a run early into one sentence that says how to go on."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, command: str = ""):
         self.folder = folder
+        self.command = command or f"saccade resume {folder}"
 
     def __enter__(self) -> None: ...
 
@@ -364,9 +365,9 @@ class _stoppable:  # noqa: N801  (reads as a with-statement)
 
         if isinstance(error, Stopped | KeyboardInterrupt):
             why = str(error) or "stopped at once"
-            begun = (self.folder / "recipe.json").is_file()
+            begun = any(self.folder.glob("**/recipe.json"))
             if _is_first():
-                note(f"{why}; go on with: saccade resume {self.folder}" if begun else why)
+                note(f"{why}; go on with: {self.command}" if begun else why)
             raise SystemExit(130) from None
         return False
 

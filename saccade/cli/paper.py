@@ -73,13 +73,15 @@ def paper(
 def _lines(family: str, done: Any, anew: bool) -> list[dict[str, Any]]:
     """Every claim of a paper with what became of it, sections of text first, then tables."""
     from saccade.paper import claims
-    from saccade.paper.runs import reached
+    from saccade.paper.runs import reached, studied
 
     lines = []
     for row in sorted(claims.rows(family), key=lambda row: _order(row.claim)):
         name, claim = row.name, row.claim
         measured = (claims.measure if anew else claims.measured)(row)
         best = reached(name, claim, done) if measured is None else None
+        if measured is None and (best is None or not best.full):
+            best = studied(name, claim) or best
         line: dict[str, Any] = {
             "where": claim.where, "model": name, "what": claim.what, "paper": claim.said,
             "code": measured, "differs": claim.differs or None,

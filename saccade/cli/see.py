@@ -159,7 +159,9 @@ def _evidence(subject: Subject, out: Path) -> None:
         raise ValueError("view: evidence is a trained model's; --model RUN, or train one first")
     with torch.no_grad():
         shares, labels = net(sight.x)[0].softmax(-1).topk(min(3, len(classes)))
-    maps = views.class_evidence(net, sight.x, labels.tolist(), fine=True)
+    maps = views.class_evidence(net, sight.x, labels.tolist(), fine=True, relative=True)
     named = [f"{classes[i]} {100 * s:.1f}%" for i, s in zip(labels, shares, strict=True)]
-    title = f"{subject.called}: what speaks for (red) and against (blue) each class"
+    title = (
+        f"{subject.called}: what speaks for (red) and against (blue) each class, over all others"
+    )
     views.picture(sight.photo, {"seen": maps}, out, title, named, signed=True, side=views.LARGE)

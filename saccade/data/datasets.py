@@ -15,7 +15,7 @@ about classes are kept here, once for all.
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ __all__ = [
     "aligned",
     "divided",
     "every",
+    "fewer",
     "find",
     "in_words",
     "parted",
@@ -315,6 +316,21 @@ def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     if not held.any():
         raise ValueError("one image a class leaves none to validate; add images or a val folder")
     return Some(images, np.flatnonzero(~held)), Some(images, np.flatnonzero(held))
+
+
+def fewer(splits: Splits, share: float) -> Splits:
+    """The sets with this share of each class's training images, the first ones; at least one."""
+    if share == 1:
+        return splits
+    images = splits.train
+    if not isinstance(images, Images) or not share:
+        raise ValueError(
+            f"data.share: a share of images that have a class each, got {share}; leave it at 1"
+        )
+    of_classes = [np.flatnonzero(images.labels == c) for c in range(len(images.classes))]
+    chosen = [own[: max(1, round(share * len(own)))] for own in of_classes]
+    train = Some(images, np.sort(np.concatenate(chosen)))
+    return replace(splits, train=train, about=f"{splits.about}; {len(train)} of them are used")
 
 
 def parted(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:

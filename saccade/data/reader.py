@@ -141,6 +141,9 @@ class Reader:
             return None
         pixels, labels = block
         drawn = draws((SAMPLE, self.seed, order.epoch), order.first, len(pixels))
+        in_turn: Any = getattr(self.transform, "in_turn", None)
+        if in_turn:
+            drawn = in_turn(drawn, order.indices, len(self.images), self.seed, order.epoch)
         image = transform(pixels, drawn)
         if image is None:
             return None

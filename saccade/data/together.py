@@ -3,6 +3,9 @@
     reflect `pad` pixels on every side, cut out `size` x `size` anywhere, mirror some,
     normalise, and set a square of `cutout` x `cutout` to the mean colour
 
+With `alternate`, a picture is mirrored in every second epoch instead of by chance; which half of
+them begins mirrored, the seed says.
+
 What chance does to a picture is made of four numbers, which are a function of (seed, epoch,
 position): a counter-based generator (Philox) gives those of any position at once, so parts of a
 batch made apart equal the whole made at once.
@@ -13,7 +16,7 @@ from typing import Any, overload
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8, UInt64
+from jaxtyping import Float, Int64, UInt8, UInt64
 from numpy.lib.stride_tricks import sliding_window_view
 from PIL import Image
 from torch import Tensor
@@ -23,6 +26,7 @@ from saccade.data.picture import Normalise
 from saccade.recipes.augment import Augment
 
 Draws = UInt64[np.ndarray, "B 4"]
+TURN = 4  # what `Together.in_turn` draws, apart from `saccade.data.reader`'s
 
 
 def draws(key: Sequence[int], first: int, count: int) -> Draws:
@@ -37,7 +41,7 @@ class Together:
 
     def __init__(self, augment: Augment, mean: Sequence[float], std: Sequence[float]):
         self.size, self.pad = augment.size, augment.pad or 0
-        self.flip, self.cutout = augment.flip, augment.cutout
+        self.flip, self.cutout, self.alternate = augment.flip, augment.cutout, augment.alternate
         how = T.InterpolationMode(augment.interpolation)
         self.fit = T.Compose([T.Resize(self.size, how), T.CenterCrop(self.size)])
         self.normalise = Normalise(mean, std)
@@ -53,6 +57,26 @@ class Together:
         one = self._shifted(pixels, drawn)[0]
         return one if label is None else (one, {"label": label})
 
+    def in_turn(
+        self, drawn: Draws, indices: Int64[np.ndarray, "B"], count: int, seed: int, epoch: int
+    ) -> Draws:
+        """Where mirrors alternate: these numbers, of which the third says so for these images.
+
+        Args:
+            drawn: four random numbers for each image
+            indices: which images of the set these are
+            count: how many the set has
+            seed: decides which half begins mirrored
+            epoch: even or odd
+        """
+        if not self.alternate:
+            return drawn
+        begins = np.random.default_rng((TURN, seed)).integers(2, size=count)[indices]
+        mirrored = (begins + epoch) % 2 == 1
+        return np.column_stack(
+            (drawn[:, :2], np.where(mirrored, np.uint64(0), ~np.uint64(0)), drawn[:, 3:])
+        )
+
     def block(
         self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: Draws
     ) -> Float[Tensor, "B 3 H W"] | None:
@@ -67,7 +91,8 @@ class Together:
         spread = np.pad(pixels, ((0, 0), (0, 0), *[(self.pad, self.pad)] * 2), mode="reflect")
         every_cut = sliding_window_view(spread, (self.size, self.size), (2, 3))
         cut = every_cut[np.arange(len(pixels)), :, top, left]  # B 3 size size, a copy
-        mirrored = drawn[:, 2] < np.uint64(min(int(self.flip * 2**64), 2**64 - 1))
+        share = 0.5 if self.alternate else self.flip
+        mirrored = drawn[:, 2] < np.uint64(min(int(share * 2**64), 2**64 - 1))
         cut[mirrored] = cut[mirrored][..., ::-1]
         image = self.normalise.numbers(torch.from_numpy(cut))
         return image.masked_fill_(self._holes(drawn[:, 3]), 0) if self.cutout else image
@@ -83,7 +108,7 @@ class Together:
     @property
     def names(self) -> list[str]:
         """What is done, in the field's words."""
-        steps = {"crop": True, "flip": self.flip > 0, "cutout": self.cutout > 0}
+        steps = {"crop": True, "flip": self.flip > 0 or self.alternate, "cutout": self.cutout > 0}
         return [name for name, present in steps.items() if present]
 
     def __repr__(self) -> str:

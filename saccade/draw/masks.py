@@ -58,3 +58,13 @@ def _legend(lines: list[tuple[str, float, tuple[int, ...]]], height: int) -> Ima
 def _short(name: str, most: int = 32) -> str:
     name = " ".join(name.split())
     return name if len(name) <= most else name[: most - 1] + "…"
+
+
+def beside(left: Image.Image, right: Image.Image, gap: int = 6) -> Image.Image:
+    """Two pictures in a row."""
+    sheet = Image.new(
+        "RGB", (left.width + gap + right.width, max(left.height, right.height)), "white"
+    )
+    sheet.paste(left, (0, 0))
+    sheet.paste(right, (left.width + gap, 0))
+    return sheet

@@ -56,7 +56,7 @@ def evaluate(
                 part = part.to(group.device)
                 with precision(how, group.device):
                     output = task(part.image.to(memory_format=torch.channels_last), part.size)
-                metric.update(output, part.target)
+                metric.update(output, {**part.target, "index": part.index})
     whole = task.metric()
     whole.unread = {}
     for state, bad in distributed.all_gather((metric.state(), dict(images.bad)), group):

@@ -16,17 +16,22 @@ from torch import Tensor, nn
 from saccade.recipes.recipe import Loop, Optim, Schedule
 from saccade.tasks.task import Task
 
-TIMM_NAMES = {"adamw": "adamw", "adam": "adam", "sgd": "momentum", "nesterov": "nesterov"}
+TIMM_NAMES = {
+    "adamw": "adamw", "adam": "adam", "sgd": "momentum", "nesterov": "nesterov", "muon": "nmuon",
+}  # fmt: skip
+NARROWEST = 8  # of a matrix whose steps muon orthogonalises
 
 
 def optimiser(task: Task, optim: Optim, batch: int) -> torch.optim.Optimizer:
     """timm's optimiser over the task's parameters, in groups with and without decay."""
-    adaptive = optim.name in ("adamw", "adam")
-    settings: dict[str, Any] = (
-        {"betas": (optim.momentum, optim.beta)} if adaptive else {"momentum": optim.momentum}
-    )
-    # All parameters in one call of a kernel; one by one they cost a small model 4% of its step.
-    settings["fused"] = all(p.device.type in ("cpu", "cuda") for p in task.parameters())
+    settings: dict[str, Any] = {"momentum": optim.momentum}
+    if optim.name in ("adamw", "adam"):
+        settings = {"betas": (optim.momentum, optim.beta)}
+    if optim.name == "muon":
+        settings |= {"adjust_lr_fn": "original", "betas": (0.9, optim.beta)}
+    else:
+        # All parameters in one call of a kernel; one by one they cost a small model 4% of its step.
+        settings["fused"] = all(p.device.type in ("cpu", "cuda") for p in task.parameters())
     return create_optimizer_v2(
         groups(task, optim), TIMM_NAMES[optim.name], lr=peak(optim, batch),
         weight_decay=optim.weight_decay, filter_bias_and_bn=False, **settings,
@@ -42,17 +47,29 @@ def groups(task: Task, optim: Optim) -> list[dict]:
     """Parameters by decay, and by depth where early blocks are to learn more slowly."""
     scales = _scales(task, optim)
     declared = task.no_weight_decay() if "declared" in optim.undecayed else set()
-    by_settings: dict[tuple[float, float], list[Tensor]] = {}
+    head = getattr(task.net, "get_classifier", lambda: None)()
+    own = set(head.parameters()) if isinstance(head, nn.Module) else set()
+    by_settings: dict[tuple[float, float, bool], list[Tensor]] = {}
     for name, p in task.named_parameters():
         if not p.requires_grad:
             continue
         free = name in declared or ("vectors" in optim.undecayed and p.ndim <= 1)
-        key = scales.get(name, 1.0), 0.0 if free else optim.weight_decay
+        scale, alone = scales.get(name, 1.0), False
+        if optim.name == "muon":
+            alone = name in declared or p in own or not _is_matrix(p)
+            scale *= optim.vectors if alone else 1.0
+        key = scale, 0.0 if free else optim.weight_decay, alone
         by_settings.setdefault(key, []).append(p)
     return [
         {"params": params, "weight_decay": decay, "lr_scale": scale}
-        for (scale, decay), params in by_settings.items()
+        | ({"use_fallback": alone, "nesterov": not alone} if optim.name == "muon" else {})
+        for (scale, decay, alone), params in by_settings.items()
     ]
+
+
+def _is_matrix(p: Tensor) -> bool:
+    """Whether it maps several numbers to several: also a convolution, by its flattened windows."""
+    return p.ndim > 1 and min(len(p), p[0].numel()) >= NARROWEST
 
 
 def _scales(task: Task, optim: Optim) -> dict[str, float]:

@@ -13,7 +13,8 @@ from saccade.recipes.recipe import Recipe, override
 
 # What a recipe is trained on if nobody says.
 DATA = {
-    "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_best": "cifar10",
+    "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_record": "cifar10",
+    "cifar_best": "cifar10",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ data.json          how many images there are, and checksums (see engine.changes)
 report.jsonl       a line per evaluation
 final.json         figures of the validation set, if the run chose its model by others
 steps.jsonl        the loss and the rate along the way
-tables.json        the last evaluation's confusion matrix
+tables.json        what the best evaluation counted, and pictures to look at
 baseline.json      what a linear model reaches, if asked for
 bad.json           images that could not be read
 report.html, curves.png, confusion.png, tensorboard/

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from saccade import tasks
-from saccade.data.datasets import PACKAGED, Splits
+from saccade.data.datasets import PACKAGED, Splits, fewer
 from saccade.data.reader import Batch, Readable
 from saccade.engine import changes, distributed, lock, make, outside
 from saccade.engine.checkpoint import Checkpoints
@@ -71,7 +71,7 @@ def train(
                 "start with 'torchrun --nproc-per-node N -m saccade train …'"
             )
         recipe = _with_absolute_paths(recipe)
-        splits = tasks.of(recipe).find(data, recipe.data, recipe.loop.seed)
+        splits = _images(recipe, data)
         recipe = make.with_epochs(recipe, len(splits.train))
 
         def create() -> tuple[Run, dict[str, Any]]:
@@ -173,7 +173,12 @@ def _with_absolute_paths(recipe: Recipe) -> Recipe:
 
 def images_of(run: Run) -> Splits:
     """The images that a run was begun with."""
-    return tasks.of(run.recipe).find(run.data, run.recipe.data, run.recipe.loop.seed)
+    return _images(run.recipe, run.data)
+
+
+def _images(recipe: Recipe, data: str) -> Splits:
+    splits = tasks.of(recipe).find(data, recipe.data, recipe.loop.seed)
+    return fewer(splits, recipe.data.share)
 
 
 def _fit(

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saccade import tasks
 from saccade.data.datasets import Splits
 from saccade.data.loader import Batch
-from saccade.engine import distributed, make
+from saccade.engine import distributed, examples, make
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
@@ -27,7 +28,8 @@ from saccade.engine.optim import average, length, optimiser, schedule
 from saccade.engine.run import Run
 from saccade.engine.state import TrainingState
 from saccade.engine.watch import Watcher
-from saccade.tasks.task import Task
+from saccade.models.describe import timm_config
+from saccade.tasks.task import Metric, Task
 
 Report = Callable[[Run], list[str]]
 
@@ -71,6 +73,7 @@ class Training:
         self.checkpoints = Checkpoints(run.folder, self.loop.keep, every)
         self.step = 0
         self.seconds = 0.0
+        self.cpu = 0.0  # seconds of all threads of this process
         self.best: float | None = None
         self.evaluation_due = False  # an evaluation that was broken off
         self.stop_signals: list[int] = []
@@ -85,6 +88,7 @@ class Training:
         """Train to the end of the schedule, from wherever the state stands."""
         self.watcher.began(self.run, self.step, self.steps)
         began = time.monotonic() - self.seconds
+        began_cpu = time.process_time() - self.cpu
         with _stop_signals() as self.stop_signals:
             if self.evaluation_due:
                 self._end(-(-self.step // len(self.train)))
@@ -93,6 +97,7 @@ class Training:
                 for parts in self.train.epoch(epoch, at):
                     stop = self.advance(parts, bool(self.stop_signals))
                     self.seconds = time.monotonic() - began
+                    self.cpu = time.process_time() - began_cpu
                     ends = self.step % len(self.train) == 0 or self.step == self.steps
                     if ends:
                         self._end(epoch + 1)
@@ -227,17 +232,20 @@ class Training:
             if best:
                 self.best = score
                 self.weights.publish(self.run, figures, self.notes, self.group)
+            tables = self._tables(metric) if best and self.group.first else None
         for loader in (self.train, self.val):  # what one process met, all know
             for met in distributed.all_gather(dict(loader.bad), self.group):
                 loader.note(met)
         line = {
             "epoch": epoch, "step": self.step, "seconds": round(self.seconds, 1),
+            "cpu_seconds": round(self.cpu, 1),
             "rate": self._rate(), "val": figures,
             "bad": len(self.train.bad) + len(self.val.bad),
         }  # fmt: skip
         if self.group.first:
             self.run.write(line)
-            self.run.write_json("tables.json", metric.tables())
+            if tables is not None:  # of the model that was saved
+                self.run.write_json("tables.json", tables)
             self.run.write_json("bad.json", {**self.train.bad, **self.val.bad})
         self.watcher.evaluated(line, best)
         if self.group.first and self.report is not None:
@@ -247,11 +255,25 @@ class Training:
             set_rng(state)  # whatever a report draws, the run goes on as if it had not
         return score
 
+    def _tables(self, metric: Metric) -> dict[str, Any]:
+        """What the metric counted, with small pictures of the examples that it names."""
+        tables, definition = metric.tables(), tasks.of(self.run.recipe)
+        if definition.example is not None and self.weights.split:
+            return {key: value for key, value in tables.items() if key != "examples"}
+        about = timm_config(self.task.net)
+        transform = definition.test_transform(self.run.recipe.test, about["mean"], about["std"])
+        try:
+            pictures = examples.drawn(definition, self.task, transform, self.val.images, tables)
+        except Exception as error:  # pictures must never stop a run
+            self.watcher.say(f"no examples in the report: {type(error).__name__}: {error}")
+            pictures = {}
+        return {**tables, "examples": pictures}
+
     def save(self, score: float | None = None) -> None:
         self._sound()
         distributed.sync_buffers(self.task, self.group)
         state = {
-            "best": self.best, "seconds": self.seconds, "rng": rng(),
+            "best": self.best, "seconds": self.seconds, "cpu": self.cpu, "rng": rng(),
             "scaler": self.scaler.state_dict(), "schedule": self.schedule.state_dict(),
             "epoch": self.step // len(self.train), "at": self.step % len(self.train),
             "bad": dict(self.train.bad), "owed": self.evaluation_due,
@@ -267,9 +289,12 @@ class Training:
             self.watcher.say(sentence)
         try:
             self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]
+            self.cpu = state.get("cpu", 0.0)
             if type(self.step) is not int or self.step < 0:
                 raise TypeError(f"its step is {self.step!r}")
-            if not all(isinstance(n, int | float) for n in (self.seconds, self.best or 0.0)):
+            if not all(
+                isinstance(n, int | float) for n in (self.seconds, self.cpu, self.best or 0.0)
+            ):
                 raise TypeError("its seconds or its best figure are no numbers")
             self.scaler.load_state_dict(state["scaler"])
             self.schedule.load_state_dict(state["schedule"])

@@ -99,10 +99,12 @@ def _add(name: str, thing: Any, module: str, like: tuple[str, ...], card: dict[s
 
 
 def _makes_backbone(thing: Any) -> bool:
-    made = thing.func if isinstance(thing, partial) else thing
-    if inspect.isfunction(made):
-        made = inspect.signature(made, eval_str=True).return_annotation
-    return inspect.isclass(made) and issubclass(made, Backbone)
+    maker = thing.func if isinstance(thing, partial) else thing
+    if inspect.isfunction(maker):
+        maker = inspect.signature(maker).return_annotation
+        if isinstance(maker, str):  # from __future__ import annotations
+            maker = getattr(thing, "__globals__", {}).get(maker)
+    return inspect.isclass(maker) and issubclass(maker, Backbone)
 
 
 def _add_layer(name: str, layer: type[nn.Module], module: str, like: tuple[str, ...]) -> None:
@@ -121,7 +123,8 @@ def _add_layer(name: str, layer: type[nn.Module], module: str, like: tuple[str, 
             )
     if name in linglo.MIXERS and name not in outside.MODULES:
         raise ValueError(f"register: saccade has a layer named {name!r} already; rename yours")
-    linglo.MIXERS[name] = layer
+    mixers: dict[str, Any] = linglo.MIXERS
+    mixers[name] = layer
     if callable(getattr(layer, "weights", None)):
         view.OUTSIDE[name] = layer
     for variant in like:

@@ -51,7 +51,7 @@ class MapLayer(nn.Module):
         self.dim, self.layout, self.prefix = dim, layout, prefix
         self.size = None if size is None else _pair(name, size)
 
-    def on_map(self, x: Tensor, padding: Tensor | None = None, **_: Any) -> Tensor:
+    def on_map(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         """The layer, on a map of its own layout; `padding` (B H W) is True where no image is."""
         raise NotImplementedError
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from saccade.layers.branches import DepthwiseBranch, Kernel3x3, frozen
 from saccade.layers.layout import MapLayer
 from saccade.layers.untouched import depthwise3x3, readable, untouched
+from saccade.ops.precision import wide
 
 
 @readable
@@ -141,5 +142,6 @@ class AbsolutePosition(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
         # At its own size the table comes out as it is: no branch, which exporters would dislike.
-        table = F.interpolate(self.table, size=x.shape[2:], mode="bicubic", antialias=True)
-        return x + table
+        table = self.table.to(wide(self.table.dtype))  # torch resizes no bfloat16 on CPU
+        table = F.interpolate(table, size=x.shape[2:], mode="bicubic", antialias=True)
+        return x + table.to(self.table.dtype)

@@ -21,6 +21,19 @@ class ConvDown(nn.Module):
         return normed(self.conv(x), self.norm)
 
 
+class FineStem(nn.Module):
+    """A 3 x 3 convolution at full resolution, for images of few pixels."""
+
+    def __init__(self, dim: int, out: int):
+        super().__init__()
+        self.conv = nn.Conv2d(dim, out, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(out)
+        self.act = nn.ReLU()
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D H W"]:
+        return self.act(self.norm(self.conv(x)))
+
+
 class PatchDown(nn.Module):
     """Non-overlapping patches, then LayerNorm; the last patches are filled up with zeros."""
 

@@ -18,8 +18,14 @@ from torch import nn
 ABOVE = "saccade.face.answer"  # reads pictures and knows tasks, which networks do not
 
 
+def _above() -> Any:
+    return import_module(ABOVE)
+
+
 class Face:
     """Methods of networks for people."""
+
+    __jit_unused_properties__ = ("transform",)  # torch.jit.script compiles the others
 
     def predict(self, images: Any, **options: Any) -> Any:
         """What the network says about pictures, looked at as they were in its training.
@@ -33,7 +39,7 @@ class Face:
         Returns:
             an answer for one picture, a list for several: `labels` and `scores`, `boxes`, or `mask`
         """
-        return import_module(ABOVE).predict(self, images, **options)
+        return _above().predict(self, images, **options)
 
     def attention(self, image: Any, **options: Any) -> Any:
         """Where each layer looks in a picture: arrays (heads H W) by the layer's name.
@@ -43,15 +49,15 @@ class Face:
             options: `at=(row, column)`, a pixel of the picture that looks (SASA and QnA); `size`,
                 at which the network sees the picture
         """
-        return import_module(ABOVE).attention(self, image, **options)
+        return _above().attention(self, image, **options)
 
     @property
     def transform(self) -> Any:
         """A picture (PIL) to what the network is shown: resized, centred, normalised."""
-        return import_module(ABOVE).transform(self)
+        return _above().transform(self)
 
     def _repr_html_(self) -> str:
-        return import_module(ABOVE).card(self)
+        return _above().card(self)
 
 
 def answering(model: nn.Module) -> nn.Module:

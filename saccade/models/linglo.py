@@ -5,7 +5,7 @@ Each stage goes down by a strided convolution and repeats one block:
     x + KeyOnlyAttention(LN x),  x + FFN(LN x)     FFN: widen -> RP-CPE -> GELU -> narrow
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from timm.layers import LayerNorm2d
@@ -15,11 +15,11 @@ from saccade.layers.block import Block, FeedForward, SEBasicBlock
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import CPE, RPCPE, AbsolutePosition
-from saccade.layers.stem import ConvDown, PatchDown
+from saccade.layers.stem import ConvDown, FineStem, PatchDown
 from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.paper import Claim
 
-MIXERS = {
+MIXERS: dict[str, Callable[..., nn.Module]] = {
     "key-only": partial(KeyOnlyAttention, layout="NHWC"),
     "dot": partial(DotProductAttention, layout="NHWC"),
     "dot-naive": partial(DotProductAttention, fused=False, layout="NHWC"),
@@ -31,7 +31,8 @@ class LinGlo(Backbone):
 
     The arguments after `drop_path` are the paper's ablations:
     layout    a letter per stage: H, the block above; C, a convolution block with SE (Table 5). The
-              variants have three of these a stage: the text leaves it open, the counts ask for it
+              variants have three of these a stage: the text leaves it open, the counts ask for it.
+              Or a word per stage with a letter per block, ("CH", "CH", "H"), which is ours
     position  "rp-cpe", "p-cpe", "r-cpe", "cpe" (Table 6) or "absolute" (section 5.4)
     branch_norm  BatchNorm in the branches of the positional encoding, as in the re-parameterisation
               that the paper cites (3.2); folded by `fuse`
@@ -39,6 +40,8 @@ class LinGlo(Backbone):
     down      "conv" or "patch": non-overlapping patches (section 5.4)
     steps     stride of each way down; 1 means none, and no new positions (section 5.4)
     grid      the image side for which absolute positions are kept
+    stem      width of a 3 x 3 convolution at full resolution before all stages, for images of few
+              pixels; none if 0
     """
 
     def __init__(
@@ -50,13 +53,14 @@ class LinGlo(Backbone):
         *,
         in_chans: int = 3,
         drop_path: float = 0.1,
-        layout: str = "HHHH",
+        layout: str | Sequence[str] = "HHHH",
         position: str = "rp-cpe",
         branch_norm: bool = True,
         mixer: str = "key-only",
         down: str = "conv",
         steps: Sequence[int] = (4, 2, 2, 2),
         grid: int = 224,
+        stem: int = 0,
     ):
         known = (*CPE, "absolute")
         if position not in known:
@@ -65,7 +69,7 @@ class LinGlo(Backbone):
             raise ValueError(f"LinGlo: mixer must be one of {tuple(MIXERS)}, got {mixer=}")
         if down not in ("conv", "patch"):
             raise ValueError(f"LinGlo: down must be 'conv' or 'patch', got {down=}")
-        if set(layout) - set("CH"):
+        if set("".join(layout)) - set("CH") or not all(layout):
             raise ValueError(f"LinGlo: layout has a letter C or H per stage, got {layout=}")
         lengths = {len(widths), len(depths), len(heads), len(expand), len(steps), len(layout)}
         if len(lengths) > 1:
@@ -73,27 +77,34 @@ class LinGlo(Backbone):
                 f"LinGlo: one entry per stage is needed, got {widths=} {depths=} {heads=} "
                 f"{expand=} {steps=} {layout=}"
             )
+        words = [word * depth if len(word) == 1 else word
+                 for word, depth in zip(layout, depths, strict=True)]  # fmt: skip
+        if [len(word) for word in words] != list(depths):
+            raise ValueError(
+                f"LinGlo: a word of layout has a letter for each block, got {layout=} {depths=}"
+            )
 
-        def block(i: int, rate: float) -> nn.Module:
+        def block(i: int, j: int, rate: float) -> nn.Module:
             dim = widths[i]
-            if layout[i] == "C":
+            if words[i][j] == "C":
                 return SEBasicBlock(dim, drop_path=rate)
             hidden = dim * expand[i]
             encode = CPE[position](hidden, norm=branch_norm) if position in CPE else None
             return Block(dim, MIXERS[mixer](dim, heads[i]), FeedForward(dim, hidden, encode), rate)
 
-        stages, strides, dim = [], [], in_chans
+        first = FineStem(in_chans, stem) if stem else nn.Identity()
+        stages, strides, dim = [], [], stem or in_chans
         for i, rates in enumerate(drop_rates(drop_path, depths)):
             strides.append(steps[i] * (strides[-1] if strides else 1))
             way = [_down(down, dim, widths[i], steps[i])]
             if position == "absolute" and steps[i] > 1:
                 side = -(-grid // strides[-1])
                 way.append(AbsolutePosition(widths[i], (side, side)))
-            blocks = [block(i, rate) for rate in rates]
+            blocks = [block(i, j, rate) for j, rate in enumerate(rates)]
             stages.append(Stage(nn.Sequential(*way), blocks, LayerNorm2d(widths[i])))
             dim = widths[i]
         super().__init__(
-            nn.Identity(), stages, nn.Identity(), in_chans=in_chans, widths=widths, strides=strides
+            first, stages, nn.Identity(), in_chans=in_chans, widths=widths, strides=strides
         )
         self.depths, self.heads, self.expand = tuple(depths), tuple(heads), tuple(expand)
 
@@ -118,6 +129,12 @@ VARIANTS = {
         LinGlo, widths=(24, 48, 96, 112), depths=(1, 1, 2, 1), heads=(1, 2, 4, 4),
         expand=(4, 4, 3, 3), steps=(2, 2, 2, 2), grid=64,
     ),
+    # For images of 32 pixels: convolution and attention in turn, in every stage but the last.
+    "linglo_cifar": partial(
+        LinGlo, widths=(64, 96, 128), depths=(2, 2, 1), heads=(4, 6, 8), expand=(2, 2, 2),
+        steps=(2, 2, 2), layout=("CH", "CH", "H"), position="cpe", branch_norm=False, grid=32,
+        stem=32,
+    ),
     "linglo_b0_chhh": partial(b0, layout="CHHH", depths=(3, 3, 3, 2)),
     "linglo_b0_cchh": partial(b0, layout="CCHH", depths=(3, 3, 3, 2)),
     "linglo_b0_cpe": partial(b0, position="cpe"),
@@ -136,6 +153,11 @@ STATED_BY = {name: {"depths": (2, 3, 3, 2)} for name in ("linglo_b0_chhh", "ling
 LEAVES = (KeyOnlyAttention, DotProductAttention, AbsolutePosition, RPCPE, FeedForward)
 FIRST = "stages.0.down.0.conv"
 TIMM_CONFIGS = {
+    "linglo_cifar": {
+        "input_size": (3, 32, 32),
+        "pool_size": (4, 4),
+        "first_conv": "backbone.stem.conv",
+    },
     "linglo_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)},
     "linglo_b0_wo_ch": {"pool_size": (14, 14)},
 }

@@ -17,9 +17,8 @@ from typing import Any, cast
 
 import numpy as np
 import timm
-from jaxtyping import Float
 from timm.layers import LayerNorm2d
-from torch import Tensor, nn
+from torch import nn
 
 from saccade.layers import flax, window
 from saccade.layers import qna as layers
@@ -105,8 +104,8 @@ class QnA(Backbone):
 class LocalAttention(StandAloneAttention):
     """SASA on B H W C, as the blocks here hand it on; the same bytes, seen as NCHW."""
 
-    def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+    def __init__(self, dim: int, **how: Any):
+        super().__init__(dim, layout="NHWC", **how)
 
 
 # -- variants -------------------------------------------------------------------------------------

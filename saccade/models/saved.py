@@ -25,7 +25,7 @@ from saccade.models.card import as_trained, untrained_head
 from saccade.models.describe import describe, known_config, timm_config
 from saccade.models.face import answering
 from saccade.models.graft import again
-from saccade.models.zoo import unstated
+from saccade.models.zoo import Classifier, unstated
 from saccade.version import FORMATS, check_format
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -79,7 +79,8 @@ def save(
     about: dict[str, Any] = {
         "format": FORMATS["model"], "model": describe(model), "notes": notes,
     }  # fmt: skip
-    kinds = [notes[group].get("kind") for group in GROUPS if isinstance(notes.get(group), dict)]
+    groups = [notes.get(name) for name in GROUPS]
+    kinds = [group.get("kind") for group in groups if isinstance(group, dict)]
     imports = outside.needed([*outside.words_in(about["model"]), *kinds])
     if imports:
         about["imports"] = imports
@@ -287,7 +288,10 @@ def _built(
 
     def make() -> nn.Module:
         net: Any = build(**about) if build else timm.create_model(**_timm_words(about))
-        net = again(net, grafts)
+        if build is None and not isinstance(net, Classifier):
+            own = ("name", "num_classes", "in_chans")
+            net.options = {key: value for key, value in about.items() if key not in own}
+        again(net, grafts)
         fit_norms(net, tensors)
         return net.eval().fuse() if fused else net.eval()
 

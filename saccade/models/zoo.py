@@ -389,7 +389,7 @@ def add_model(name: str, make: Callable[..., nn.Module], module: str, card: dict
         card: entries of timm's description that are not as usual
     """
     _check_name(name, module)
-    about = {
+    about: dict[str, Any] = {
         "input_size": (3, 224, 224), "num_classes": 1000, "mean": IMAGENET_DEFAULT_MEAN,
         "std": IMAGENET_DEFAULT_STD, "interpolation": "bicubic", "crop_pct": 0.875,
         "first_conv": "", "classifier": "", "architecture": name, **card,

@@ -15,7 +15,7 @@ is 0. A window in which nothing is left gives 0.
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -79,10 +79,11 @@ def relaid(
         )  # fmt: skip
     H, W = q.shape[2:]
     lines = 2 if height == 1 else 3 if width == 1 else None
-    maps = [None if x is None else _lines(_apart(x, dilation), lines) for x in (q, k, v)]
+    maps: list[Any] = [None if x is None else _lines(_apart(x, dilation), lines) for x in (q, k, v)]
     if row is not None and col is not None:
         row, col = (_centred(t, max(height, width)) for t in (row, col))
-    y = sasa.local_attention(*cast(Any, maps), row, col, heads, max(height, width), border)
+    q, k, v = maps
+    y = sasa.local_attention(q, k, v, row, col, heads, max(height, width), border)
     size = [-(-n // dilation) for n in (H, W)]
     return _together(_joined(y, lines, size), dilation, H, W)
 

@@ -18,6 +18,7 @@ from saccade.recipes import book
 from saccade.recipes.recipe import Recipe
 from saccade.report.comparison import within
 from saccade.report.summary import Summary, differences, setting
+from saccade.study.result import measured
 
 # What a machine needs and a result should not depend on.
 FREE = {
@@ -43,7 +44,7 @@ class Reached:
     value: float
     full: bool
     mark: str
-    """`full`, `other data` or `changed`."""
+    """`full`, `other data`, `changed` or `small scale`."""
     note: str
     """Which run, on what, and what is different about it."""
 
@@ -83,6 +84,18 @@ def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
     return max(answers, key=lambda answer: (answer.full, answer.value), default=None)
 
 
+def studied(name: str, claim: Claim) -> Reached | None:
+    """What the studies that come with the package reached of a claim, at small scale."""
+    result = measured(name, claim.where, claim.what)
+    if result is None:
+        return None
+    study, one = result
+    spread = f" ± {one.spread:.1f}" if math.isfinite(one.spread) else ""
+    seeds = "one seed" if len(one.seeds) == 1 else f"mean of {len(one.seeds)} seeds"
+    note = f"{one.mean:.1f}{spread}, {seeds}; saccade study {study} has the whole table"
+    return Reached(one.mean, False, "small scale", note)
+
+
 def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
     """The paper's recipes that a claim about a model was measured with."""
     if claim.what.split()[0] not in FIGURES:
@@ -91,7 +104,7 @@ def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
         return {name: book.RECIPES[name]} if name in book.RECIPES else {}
     if name not in zoo.VARIANTS:
         return {}  # another paper's network
-    family = book.BOOKS[zoo.family_of(name)].RECIPES
+    family = book.of_family(zoo.family_of(name))
     short = re.search(r"at (\d+) epochs", claim.what)
     epochs = int(short[1]) if short else next(iter(family.values())).schedule.epochs
     alike_long = {key: recipe for key, recipe in family.items() if recipe.schedule.epochs == epochs}

@@ -24,6 +24,9 @@ class Augment(AugmentSettings):
     edge; for small pictures, which are then done many at once."""
     interpolation: Interpolation = "bicubic"
     flip: float = 0.5
+    alternate: bool = False
+    """Mirror each image in every second epoch, half of them in the first, so that two epochs show
+    both sides of all; with `pad` only."""
     rand: str = ""
     """timm's policy string, such as rand-m9-n2-mstd0.5."""
     jitter: float = 0.0
@@ -78,6 +81,8 @@ class Augment(AugmentSettings):
                     f"augment.cutout: goes with augment.pad, got cutout={self.cutout}; "
                     f"set augment.pad=4, or erase instead of cutout"
                 )
+            if self.alternate:
+                raise ValueError("augment.alternate: goes with augment.pad; set augment.pad=4")
             return
         if self.pad >= self.size:
             raise ValueError(

@@ -46,26 +46,33 @@ class Data:
     tune: bool = False
     """Keep that share of them also where the set brings some: the best model is chosen by these,
     and the set's own validation images are counted once, at the end."""
+    share: float = 1.0
+    """Share of the training images that is learnt from: the first of each class, whatever the
+    seed, and one at least; for studies that must be short."""
     workers: int | None = None
     """Processes that read images; None: one beside a CPU that trains, all cores for a GPU."""
     bad: float = 0.05
     """Share of unreadable images beyond which a run stops."""
 
     def __post_init__(self) -> None:
-        hold(self, bad=SHARE, workers=(0, 512))
+        hold(self, bad=SHARE, workers=(0, 512), share=SHARE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
     """How parameters move."""
 
-    name: Literal["adamw", "adam", "sgd", "nesterov"]
+    name: Literal["adamw", "adam", "sgd", "nesterov", "muon"]
+    """muon orthogonalises the steps of matrices; what is no matrix moves by adamw (`vectors`)."""
     lr: float
     """Peak rate, for steps of `lr_batch` images; scaled in proportion to the real batch."""
+    vectors: float = 0.1
+    """Of muon: the rate of what moves by adamw (biases, norms, tables, the classifier, matrices
+    less than 8 wide), as a share of the matrices' rate."""
     lr_batch: int | None = None
     """None: the rate is taken as it stands."""
     momentum: float = 0.9
-    """Of sgd and nesterov; the first beta of adam and adamw."""
+    """Of sgd, nesterov and muon; the first beta of adam and adamw."""
     beta: float = 0.999
     """The second beta of adam and adamw."""
     weight_decay: float = 0.0
@@ -80,7 +87,7 @@ class Optim:
 
     def __post_init__(self) -> None:
         hold(self, lr=COUNT, lr_batch=SOME, clip=POSITIVE, weight_decay=COUNT)
-        hold(self, momentum=BELOW_ONE, beta=SHARE, layer_decay=COUNT, backbone=COUNT)
+        hold(self, momentum=BELOW_ONE, beta=SHARE, layer_decay=COUNT, backbone=COUNT, vectors=COUNT)
 
 
 @dataclass(frozen=True, kw_only=True)

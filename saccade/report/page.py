@@ -20,6 +20,7 @@ PICTURES = {
     "curves": "Training and validation loss, validation figures and learning rate over the epochs",
     "confusion": "Confusion matrix: a row per true class, a column per predicted class",
     "classes": "Bars: the figure of each class",
+    "precision": "Precision over recall, a line for each overlap",
 }
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 STYLE = """
@@ -47,6 +48,10 @@ table.words td { text-align: left; white-space: normal; overflow-wrap: anywhere 
 table.words td:first-child { color: var(--soft); white-space: nowrap }
 mark { background: var(--mark); color: inherit; padding: 0 .25rem; border-radius: .2rem }
 img { display: block; max-width: 100%; height: auto; margin: .5rem 0 }
+.examples { display: flex; flex-wrap: wrap; gap: .8rem }
+.examples figure { margin: 0; max-width: min(100%, 45rem) }
+.examples img { margin: 0 0 .2rem; border-radius: .3rem }
+figcaption { font-size: .8rem; color: var(--soft); max-width: 16rem }
 pre { background: color-mix(in srgb, var(--soft) 14%, transparent); padding: .7rem .9rem;
   border-radius: .4rem; overflow: auto; font-size: .85rem; margin: .4rem 0 }
 details > summary { cursor: pointer; color: var(--soft) }
@@ -64,7 +69,9 @@ def page(summary: Summary, pictures: Mapping[str, bytes], notes: Iterable[str] =
         _section("Evaluations", _evaluations(summary)),
         _section("Curves", _picture("curves", pictures)),
         _section("Confusion", _confusion(summary, pictures)),
-        _section("Classes", _picture("classes", pictures)),
+        _section("Classes", _picture("classes", pictures) + _per_class(summary)),
+        _section("Precision over recall", _picture("precision", pictures)),
+        *(_section(title, _examples(rows)) for title, rows in summary.examples.items()),
         *(_section(one.title, _picture(one.name, pictures, one.caption)) for one in own),
         _section("Go on", _commands(summary)),
         _section("Images that could not be read", _bad(summary)),
@@ -151,7 +158,39 @@ def _confusion(summary: Summary, pictures: Mapping[str, bytes]) -> str:
         f"<p>Most confused:</p><ul>{items}</ul>" if items else "<p>No image was confused.</p>"
     )
     drawn = _picture("confusion", pictures)
-    return f'<p class="soft">Of the last evaluation.</p>{drawn}\n{sentence}'
+    sure = "Of the best evaluation, whose model was saved."
+    return f'<p class="soft">{sure}</p>{drawn}\n{sentence}'
+
+
+def _per_class(summary: Summary) -> str:
+    """A table beneath the bars."""
+    rows = [row for row in summary.tables.get("per_class") or [] if isinstance(row, dict)]
+    if not rows:
+        return ""
+    heads = list(rows[0])
+    top = "".join(f"<th>{escape(str(head))}</th>" for head in heads)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(_cell(row.get(head)))}</td>" for head in heads) + "</tr>"
+        for row in rows
+    )
+    table = f"<table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<details><summary>as a table</summary>{table}</details>"
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _examples(rows: list[tuple[str, str]]) -> str:
+    """Pictures with their captions, side by side."""
+    if not rows:
+        return ""
+    figures = "".join(
+        f'<figure><img src="data:image/jpeg;base64,{jpeg}" alt="{escape(caption)}">'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        for caption, jpeg in rows
+    )
+    return f'<div class="examples">{figures}</div>'
 
 
 def _commands(summary: Summary) -> str:

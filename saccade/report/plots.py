@@ -25,7 +25,7 @@ INK = "#7d7d7d"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 STYLES = ("-", "--", ":", "-.")
 LIMIT = 2000  # points of a raw curve; more cannot be told apart
-NUMBERED = 15  # classes up to which cells carry a number
+NUMBERED = 40  # classes up to which cells carry a number
 ROW = 0.24  # inches for a bar
 MARGIN = 16  # pixels around a picture
 NAMED = 200  # classes up to which rows and columns carry a name
@@ -141,7 +141,8 @@ def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
         for i, j in np.argwhere(counts > 0):
             colour = "black" if shares[i, j] > 0.25 else "white"  # of cividis under a square root
             text = f"{100 * shares[i, j]:.0f}"
-            axis.text(j, i, text, ha="center", va="center", fontsize=font, color=colour)
+            cell = min(72 * side / n * 0.42, 11.0)
+            axis.text(j, i, text, ha="center", va="center", fontsize=cell, color=colour)
     scale = figure.colorbar(image, cax=bar, ticks=(0, 0.05, 0.25, 0.5, 1))
     bar.set_yticklabels(["0", "5", "25", "50", "100"])
     scale.set_label("% of the true class", color=INK, fontsize=words)
@@ -301,6 +302,25 @@ def _png(figure: "Figure") -> bytes:
 def _unit(name: str) -> str:
     """What follows a figure's name on an axis."""
     return f", {unit_of(name)}" if unit_of(name) else ""
+
+
+# -- boxes ----------------------------------------------------------------------------------
+
+
+def precision(curves: dict[str, list[float]]) -> bytes:
+    """Precision over recall, a line for each way to judge an overlap."""
+    figure = _sheet(6.0, 4.2)
+    axis = figure.subplots()
+    for (name, values), colour, style in zip(curves.items(), COLOURS, STYLES, strict=False):
+        recalls = np.linspace(0, 1, len(values))
+        area = float(np.mean(values)) if values else math.nan
+        label = _safe(f"{name}: AP {100 * area:.1f}")
+        axis.plot(recalls, _finite(values), color=colour, ls=style, lw=1.8, label=label)
+    _label(axis, "precision", x="recall")
+    axis.set_xlim(0, 1)
+    axis.set_ylim(0, 1.02)
+    _legend(axis)
+    return _png(figure)
 
 
 # -- a figure for each class ----------------------------------------------------------------

@@ -8,6 +8,7 @@ import base64
 import heapq
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -21,6 +22,7 @@ from saccade.recipes.recipe import Recipe
 from saccade.tasks.figures import formatted, label_of
 
 Line = dict[str, Any]
+BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 POINTS = 4000  # of a curve that is drawn; more cannot be told apart
 
 
@@ -111,8 +113,27 @@ class Summary:
 
     @cached_property
     def tables(self) -> dict[str, Any]:
-        """What the last evaluation left beside its figures: tables, and pictures in base64."""
+        """What the best evaluation left beside its figures: tables, and pictures in base64."""
         return _read(self.run.folder / "tables.json")
+
+    @property
+    def examples(self) -> dict[str, list[tuple[str, str]]]:
+        """Captions and JPEGs in base64 of images to look at, by what they have in common.
+
+        A run may come from a stranger: what is no base64 is left out.
+        """
+        groups = self.tables.get("examples", {})
+        if not isinstance(groups, dict):
+            return {}
+        return {
+            str(title)[:100]: [
+                (str(row.get("caption", ""))[:200], row["jpeg"])
+                for row in rows
+                if isinstance(row, dict) and BASE64.fullmatch(str(row.get("jpeg", "")))
+            ]
+            for title, rows in groups.items()
+            if isinstance(rows, list)
+        }
 
     @property
     def pictures(self) -> list[Picture]:

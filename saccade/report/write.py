@@ -2,6 +2,7 @@
 
 confusion.png    how often each class was taken for each other, if the metric counts it
 classes.png      the figure of each class, likewise
+precision.png    precision over recall, where boxes are found
 NAME.png         pictures that the metric drew itself, such as reconstruction.png
 
 Reporter()(run)   after every evaluation: cheap, and never able to stop a run
@@ -80,6 +81,9 @@ def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
     rows = summary.tables.get("per_class")
     if rows:
         drawings["classes"] = lambda: plots.classes(rows)
+    curves = summary.tables.get("precision")
+    if curves:
+        drawings["precision"] = lambda: plots.precision(curves)
     for picture in summary.pictures:
         drawings.setdefault(picture.name, lambda png=picture.png: png)
     return drawings

@@ -1,9 +1,11 @@
 """The page's server, an ASGI application.
 
-    GET  /         the page, whole in itself: no build, no network
-    GET  /models   what there is: parameters, operations, latency, kind of attention
-    POST /look     the bytes of a picture; ?model=0&y=.5&x=.5 for where one pixel looks,
-                   &classes=0 to be spared the classes
+    GET  /                the page, whole in itself: no build, no network
+    GET  /models          what there is: parameters, operations, latency, kind of attention
+    GET  /samples         pictures to begin with, and each of them
+    POST /look            the bytes of a picture; ?model=0&y=.5&x=.5 for where one pixel looks,
+                          &classes=0 to be spared the classes, &evidence=1 for what spoke for them
+    GET  /docs            this, for people; /openapi.json for programs
 
 Nothing is kept of a picture. One is looked at at a time, the others wait their turn. All pictures
 that wait or are still on their way share a budget of memory; how long a request may take to arrive
@@ -22,9 +24,12 @@ from typing import Any
 
 from PIL import Image
 
+from saccade import samples
 from saccade.data import picture
 from saccade.data.picture import Unreadable, rgb
+from saccade.serve import describe
 from saccade.serve.show import PageModel, loaded, look
+from saccade.version import __version__
 
 UPLOAD = 10_000_000  # bytes
 TOGETHER = 8  # such uploads may be held at a time, whole or not
@@ -85,7 +90,10 @@ def app(
         from starlette.requests import ClientDisconnect
     except ImportError as error:
         raise ImportError("serve: needs fastapi; pip install 'saccade[web]'") from error
-    server = FastAPI(title="saccade", docs_url=None, redoc_url=None, openapi_url=None)
+    server = FastAPI(
+        title="saccade", version=__version__, description=describe.ABOUT, docs_url=None,
+        redoc_url=None, openapi_url="/openapi.json",
+    )  # fmt: skip
     entries = list(models)
     turn = threading.Lock()
     budget = _Budget(TOGETHER * upload)
@@ -99,23 +107,41 @@ def app(
 
     server.exception_handler(RequestValidationError)(mistyped)
 
-    @server.get("/", response_class=HTMLResponse)
+    @server.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def _page() -> str:
         return page
 
-    @server.get("/models")
+    @server.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def _docs() -> str:
+        return describe.page(server.openapi())
+
+    @server.get("/models", **describe.MODELS)
     async def _models() -> list[dict[str, Any]]:
         return [_model_facts(entry) for entry in entries]
 
+    @server.get("/samples", **describe.SAMPLES)
+    async def _samples() -> list[str]:
+        return list(samples.NAMES)
+
+    @server.get("/samples/{name}", response_class=Response, **describe.SAMPLE)
+    async def _sample(name: str) -> Any:
+        if name not in samples.NAMES:
+            raise HTTPException(404, f"there are {', '.join(samples.NAMES)}")
+        return Response(samples.path(name).read_bytes(), media_type="image/jpeg")
+
     def in_turn(
-        content: bytes, model: int, at: tuple[float, float] | None, classes: bool
+        content: bytes,
+        model: int,
+        at: tuple[float, float] | None,
+        classes: bool,
+        evidence: bool,
     ) -> dict[str, Any]:
         with turn:
             try:
                 photo, entry = opened(content), entries[model]
                 if isinstance(entry, str):
                     entry = entries[model] = loaded(entry)
-                return {"model": _model_facts(entry), **look(entry, photo, at, classes)}
+                return {"model": _model_facts(entry), **look(entry, photo, at, classes, evidence)}
             finally:
                 photo = None
                 _return_memory()
@@ -141,7 +167,12 @@ def app(
         return b"".join(parts)
 
     async def look_at(
-        request: Request, model: int = 0, y: float = -1, x: float = -1, classes: int = 1
+        request: Request,
+        model: int = 0,
+        y: float = -1,
+        x: float = -1,
+        classes: int = 1,
+        evidence: int = 0,
     ) -> Any:
         if not 0 <= model < len(entries):
             raise HTTPException(404, f"there are models 0 to {len(entries) - 1}, got {model}")
@@ -149,7 +180,8 @@ def app(
         with _Share(budget) as share:
             try:
                 content = await body(request, share)
-                return await run_in_threadpool(in_turn, content, model, at, bool(classes))
+                wanted = bool(classes), bool(evidence)
+                return await run_in_threadpool(in_turn, content, model, at, *wanted)
             except ClientDisconnect:  # nobody listens any more, which is nobody's fault
                 return Response(status_code=499)
             except (HTTPException, Unreadable) as error:
@@ -168,7 +200,7 @@ def app(
                 raise HTTPException(500, sentence) from error
 
     look_at.__annotations__["request"] = Request
-    server.post("/look")(look_at)
+    server.post("/look", **describe.LOOK)(look_at)
     return server
 
 

@@ -1,6 +1,7 @@
 """What the page shows of a model and a picture: figures, classes, and a map for every head."""
 
 import base64
+import io
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ CHECKERED = (
     "The way down moves its windows by {} pixels: neighbouring pixels lie in unequal numbers of "
     "windows, hence the checkerboard."
 )
+EVIDENCE = "what speaks for (red) and against (blue) each class, over the mean of all classes"
+DRAWN = 1000  # pixels of the long side of a picture with its boxes or regions
 
 
 @dataclass(frozen=True)
@@ -65,31 +68,56 @@ def _parts(model: str) -> tuple[str, ...]:
 
 
 def loaded(model: str, title: str = "") -> PageModel:
-    """A model for the page: a run, a saved classifier, or a variant by name."""
+    """A model for the page: a run, a saved model, or a variant by name."""
     if located(model) is not None:
         trained: LoadedModel | None = session.opened(model)
-        if trained.definition.answers is None:
-            what = trained.definition.name
-            raise ValueError(f"serve: the page cannot show what {what!r} models say; got {model!r}")
         net: Any = trained.task.net
-        side = min(trained.test.size, MOST)
+        side = min(_side(trained.test, net), MOST)
     else:
         net, trained = zoo.build(model).eval(), None
         side = min(timm_config(net)["input_size"][1], MOST)
-    architecture = timm_config(net)["architecture"]
-    if architecture not in zoo.VARIANTS:
-        raise ValueError(f"serve: {model!r} is a {architecture!r}; give a model of saccade")
+    name = title or titles([model])[0]
     figures = {
-        "architecture": architecture,
+        "architecture": timm_config(net)["architecture"],
+        "task": trained.definition.name if trained is not None else "",
         "trained": trained is not None,
         "classes": len(trained.classes) if trained is not None else 0,
         "parameters": count.params(net),
-        "macs": count.macs(net, (side, side)),
+        "macs": _macs(net, side),
         "side": side,
         "milliseconds": _latency(net, side),
+        "evidence": trained is not None and _has_evidence(net),
     }
-    name = title or titles([model])[0]
-    return PageModel(name, net, zoo.family_of(architecture), trained, side, figures)
+    return PageModel(name, net, _family(net), trained, side, figures)
+
+
+def _side(test: Any, net: Any) -> int:
+    """The short side at which a model was tested."""
+    side = getattr(test, "size", None) or getattr(test, "short", None)
+    return side if isinstance(side, int) else timm_config(net)["input_size"][1]
+
+
+def _family(net: Any) -> str:
+    """Whose attention a network has; that of its name where it has none."""
+    try:
+        return view.attention_of(net, "")
+    except ValueError:
+        architecture = timm_config(net)["architecture"]
+        return zoo.family_of(architecture) if architecture in zoo.VARIANTS else ""
+
+
+def _macs(net: Any, side: int) -> int:
+    try:
+        return count.macs(net, (side, side))
+    except Exception:  # networks of timm may do what cannot be counted without numbers
+        return 0
+
+
+def _has_evidence(net: Any) -> bool:
+    """Whether its head averages before it multiplies."""
+    if not isinstance(net, zoo.Classifier) or not isinstance(net.head.fc, torch.nn.Linear):
+        return False
+    return net.head.global_pool.pool_type == "avg"
 
 
 @torch.no_grad()
@@ -108,32 +136,47 @@ def look(
     photo: Image.Image,
     at: tuple[float, float] | None = None,
     classes: bool = True,
+    evidence: bool = False,
 ) -> dict[str, Any]:
-    """Classes and maps; `at` is a place in the picture, its height and width being 1."""
-    layers = _layers(model)
+    """What a model says of a picture, and its maps.
+
+    Args:
+        model: the model
+        photo: the picture, upright and in RGB
+        at: a place in the picture that looks, its height and width being 1
+        classes: whether to say classes, boxes or regions
+        evidence: whether to show what spoke for the likeliest classes
+    """
+    said = _said(model, photo) if classes else {}
     answer: dict[str, Any] = {
-        "guesses": _guesses(model, photo) if classes else None,
-        "what": _what(model.family, at is not None) if layers else NONE,
+        "guesses": said.pop("guesses", []) if classes else None,
+        "boxes": said.pop("boxes", None),
+        "shares": said.pop("shares", None),
+        "drawn": said.pop("drawn", None),
+        "what": NONE,
         "note": "",
         "at": None,
         "stages": [],
+        "evidence": None,
     }
-    if not layers:
-        return answer
     W, H = fitted(photo.size, model.side)
     pixels = np.asarray(photo.resize((W, H), Image.Resampling.BICUBIC), np.float32) / 255
     x = to_input(pixels, timm_config(model.net))
-    y, z = (0.5, 0.5) if at is None else at
-    pixel = min(int(y * H), H - 1), min(int(z * W), W - 1)
-    maps = _maps(model, x, pixel if at is not None else None, pixel)
-    for name, layer in layers.items():
-        heads = maps[name]
-        labels = _labels(layer, len(heads))
-        answer["stages"].append({"name": _called(name, layer), "labels": labels, **_packed(heads)})
-        if at is None and _strided(layer):
+    if evidence and model.figures.get("evidence"):
+        answer["evidence"] = _evidence(model, x)
+    if not _layers(model):
+        return answer
+    pixel = None if at is None else (min(int(at[0] * H), H - 1), min(int(at[1] * W), W - 1))
+    pointed = pixel if model.family in ("qna", "sasa") else None
+    maps, labels, answer["what"], _ = view.maps_of(model.net, x, model.family, pointed)
+    for stage, name in view.last_layers(maps).items():
+        layer = model.net.get_submodule(name)
+        answer["stages"].append({"name": stage, "labels": labels[name], **_packed(maps[name])})
+        if pointed is None and isinstance(layer, LearnedQueryAttention) and layer.stride > 1:
             answer["note"] = CHECKERED.format(layer.stride)
-    if at is not None or model.family == "sasa":
-        answer["at"] = [pixel[0] / H, pixel[1] / W]
+    if pixel is not None or model.family == "sasa":
+        y, z = pixel if pixel is not None else (H // 2, W // 2)
+        answer["at"] = [y / H, z / W]
     return answer
 
 
@@ -145,55 +188,49 @@ def fitted(size: tuple[int, int], side: int) -> tuple[int, int]:
     return W, H
 
 
-def _layers(model: PageModel) -> dict[str, Any]:
-    """The last attention layer of each stage, by its name in the network."""
-    kind, last = view.LAYERS[model.family], {}
-    for name, layer in model.net.named_modules():
-        if isinstance(layer, kind) and "stages." in name:
-            last[view.stage_of(name)] = name, layer
-    return dict(last.values())
-
-
-def _strided(layer: Any) -> bool:
-    return isinstance(layer, LearnedQueryAttention) and layer.stride > 1
-
-
-def _called(name: str, layer: Any) -> str:
-    return f"stage {view.stage_of(name)}" + (", way down" if _strided(layer) else "")
-
-
-def _labels(layer: Any, maps: int) -> list[str]:
-    """What each map of a layer is of, in their order: heads, or those of query after query."""
-    if not isinstance(layer, LearnedQueryAttention):
-        return [f"head {i + 1}" for i in range(maps)]
-    return [f"query {i // layer.heads + 1}, head {i % layer.heads + 1}" for i in range(maps)]
-
-
-def _maps(
-    model: PageModel, x: torch.Tensor, at: tuple[int, int] | None, middle: tuple[int, int]
-) -> dict[str, np.ndarray]:
-    if model.family == "sasa":
-        return view.sasa_attention(model.net, x, middle)
-    if model.family == "linglo":
-        return view.linglo_saliency(model.net, x)
-    if at is not None:
-        return view.qna_attention(model.net, x, at)
-    summed = view.qna_summed_attention(model.net, x)
-    return {name: m.reshape(-1, *m.shape[2:]) for name, m in summed.items()}
-
-
-def _what(family: str, at_one_pixel: bool) -> str:
-    if family == "qna" and at_one_pixel:
-        return "where the windows of one pixel look, query after query"
-    return ABOUT[family]
+def _layers(model: PageModel) -> bool:
+    """Whether there are layers whose attention can be drawn."""
+    kind = {**view.OUTSIDE, **view.LAYERS}.get(model.family)
+    return kind is not None and any(isinstance(layer, kind) for layer in model.net.modules())
 
 
 @torch.no_grad()
-def _guesses(model: PageModel, photo: Image.Image) -> list[dict[str, Any]]:
+def _said(model: PageModel, photo: Image.Image) -> dict[str, Any]:
+    """Classes, boxes or regions, as the task says them; other tasks' answers as they are drawn."""
     one = model.trained
-    if one is None or one.definition.answers is None:
-        return []
-    return one.definition.answers(one.task, one.task(one.transform()(photo)[None]))
+    if one is None:
+        return {}
+    image = one.transform(one.definition.whole(one.test))(photo)[None]
+    size = torch.tensor([image.shape[2:]])
+    output = one.task.infer(image, size)
+    (prediction,) = one.task.predict(output, [(photo.height, photo.width)])
+    said = one.definition.answer(one.task, prediction, photo, "")
+    plain = said.plain()
+    if "guesses" not in plain:
+        plain["drawn"] = _jpeg(said.draw())
+    return plain
+
+
+def _jpeg(picture: Image.Image) -> str:
+    small = picture.copy()
+    small.thumbnail((DRAWN, DRAWN))
+    stream = io.BytesIO()
+    small.save(stream, "JPEG", quality=88)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+@torch.no_grad()
+def _evidence(model: PageModel, x: torch.Tensor) -> dict[str, Any]:
+    """Maps of the three likeliest classes in bytes, 128 being nothing, on one scale."""
+    shares, labels = model.net(x)[0].softmax(-1).topk(min(3, model.figures["classes"]))
+    maps = view.class_evidence(model.net, x, labels.tolist(), fine=True, relative=True)
+    most = max(float(np.abs(maps).max()), 1e-12)
+    assert model.trained is not None
+    names = [model.trained.classes[i] for i in labels.tolist()]
+    marks = [f"{name} {100 * share:.1f}%" for name, share in zip(names, shares, strict=True)]
+    letters = np.round(128 + 127 * maps / most).clip(0, 255).astype(np.uint8).tobytes()
+    packed = {"shape": list(maps.shape), "maps": base64.b64encode(letters).decode()}
+    return {"name": EVIDENCE, "labels": marks, "most": most, **packed}
 
 
 def _packed(maps: np.ndarray) -> dict[str, Any]:

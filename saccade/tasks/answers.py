@@ -47,7 +47,9 @@ class PictureAnswer(ABC):
         return f"{type(self).__name__}({self})"
 
     def _repr_html_(self) -> str:
-        return f"<figure>{_shown(self.draw())}<figcaption>{escape(str(self))}</figcaption></figure>"
+        return (
+            f"<figure>{_inline(self.draw())}<figcaption>{escape(str(self))}</figcaption></figure>"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -82,7 +84,7 @@ class ClassAnswer(PictureAnswer):
             f"height:.7em;width:{100 * score:.1f}%'></div></td><td>{100 * score:.1f}%</td></tr>"
             for label, score in zip(self.labels, self.scores, strict=True)
         )
-        return f"<div>{_shown(self.photo, 240)}<table>{rows}</table></div>"
+        return f"<div>{_inline(self.photo, 240)}<table>{rows}</table></div>"
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -113,11 +115,11 @@ class BoxAnswer(PictureAnswer):
         return ", ".join(f"{label} {100 * score:.0f}%" for label, score in rows)
 
     def draw(self) -> Image.Image:
-        return drawn(self.photo, _Rows(self.boxes, self.numbers, self.scores), self.classes)
+        return drawn(self.photo, _BoxRows(self.boxes, self.numbers, self.scores), self.classes)
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _BoxRows:
     boxes: np.ndarray
     labels: np.ndarray
     scores: np.ndarray
@@ -199,7 +201,7 @@ def summed_up(answers: Sequence[PictureAnswer]) -> str:
     return "\n".join(f"{answer.name}: {answer}" for answer in answers)
 
 
-def _shown(picture: Image.Image, side: int = SHOWN) -> str:
+def _inline(picture: Image.Image, side: int = SHOWN) -> str:
     """A picture inside a page, small enough for one."""
     small = picture.copy()
     small.thumbnail((side, side))

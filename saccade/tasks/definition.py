@@ -163,6 +163,9 @@ class TaskDefinition:
     """How the metric's figures are written."""
     command: str = ""
     """The command that uses a trained model on pictures; none if empty."""
+    example: Callable[[Any, Image.Image, Any, Any], Image.Image] | None = None
+    """(task, picture, what the set says of it, answer): the prediction beside the truth, for a
+    report; the picture alone if None."""
     whole: Callable[[Any], Any] = lambda test: test
     """(test settings): those by which a picture that somebody asks about is shown."""
     hub_tag: str = "image-feature-extraction"

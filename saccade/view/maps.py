@@ -191,7 +191,11 @@ SHIFTS = 4  # positions each way at which finer evidence is measured, within one
 
 @torch.no_grad()
 def class_evidence(
-    model: nn.Module, image: Float[Tensor, "1 C H W"], labels: Sequence[int], fine: bool = False
+    model: nn.Module,
+    image: Float[Tensor, "1 C H W"],
+    labels: Sequence[int],
+    fine: bool = False,
+    relative: bool = False,
 ) -> Float[np.ndarray, "n h w"]:
     """Where a classifier's decision comes from: each pixel's own part of a class's logit.
 
@@ -207,12 +211,14 @@ def class_evidence(
         fine: on a grid 4 times as fine each way: the image is shown 16 times, shifted by quarters
             of the last stride, and what each view says of its own pixels is laid between those of
             the others; its mean is the mean logit of all views, not that of the image alone
+        relative: over the mean of all classes, as shares of classes depend on no more than that
     """
     if not isinstance(model, Classifier) or not isinstance(model.head.fc, nn.Linear):
         raise ValueError("class_evidence: takes a classifier of saccade with a linear head")
     if model.head.global_pool.pool_type != "avg":
         raise ValueError("class_evidence: the head must average over pixels (global_pool='avg')")
-    training, weight = model.training, model.head.fc.weight[list(labels)].float()
+    training, every = model.training, model.head.fc.weight.float()
+    weight = (every - every.mean(0) if relative else every)[list(labels)]
     model.eval()
     try:
         if not fine:
@@ -256,7 +262,7 @@ def outside_weights(
     """What the layers of one kind from outside say of where they look: a map per head (h, H, W)."""
     maps = {}
     for name, (layer, x) in watch(model, image, kind).items():
-        weights: Any = layer.weights  # ty: ignore[unresolved-attribute]
+        weights: Any = layer.weights
         heads = weights(x)
         if heads.ndim != 4 or len(heads) != 1:
             raise ValueError(

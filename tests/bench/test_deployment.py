@@ -45,8 +45,8 @@ def test_it_is_told_drawn_and_kept(measured, tmp_path):
     assert bench.deployment_table(measured).row_count == len(measured.rows)
     assert any("left out: resnet10t" in line for line in bench.deployment_notes(measured))
     bench.append_lines(bench.deployment_lines(measured, what="test"), tmp_path / "rows.json")
-    kept = [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()]
-    eager = [row["of_eager"] for row in kept if row["way"] == "eager"]
+    rows = [json.loads(line) for line in (tmp_path / "rows.json").read_text().splitlines()]
+    eager = [row["of_eager"] for row in rows if row["way"] == "eager"]
     assert eager == [1, 1]
     bench.draw_deployment(measured, tmp_path / "ways.png", "test")
     assert (tmp_path / "ways.png").stat().st_size > 10_000
@@ -63,6 +63,27 @@ def test_a_way_that_does_not_run_is_left_out(monkeypatch, tmp_path):
     assert run.rows == []
     assert "linglo_nano, onnx" in run.left_out
     assert "Error" in run.left_out["linglo_nano, onnx"] or ":" in run.left_out["linglo_nano, onnx"]
+
+
+def test_a_process_that_dies_takes_no_other_with_it(monkeypatch, tmp_path):
+    worker = """import json, sys
+sys.stdout.write(json.dumps({"output": ""}) + chr(10)); sys.stdout.flush()
+for line in sys.stdin:
+    if sys.argv[1].endswith("mortal.json"):
+        break
+    sys.stdout.write(json.dumps({"wall": [2.0], "cpu": [1.0], "bytes": 7}) + chr(10))
+    sys.stdout.flush()
+"""
+    (tmp_path / "worker.py").write_text(worker)
+    monkeypatch.setattr(deployment, "__file__", str(tmp_path / "deployment.py"))
+    monkeypatch.setattr(deployment, "_write", lambda *_: {})
+    ways = [deployment.Way(name, "torch") for name in ("eager", "mortal")]
+    monkeypatch.setattr(deployment, "WAYS", ways)
+    monkeypatch.setattr(deployment.np, "load", lambda path: deployment.np.ones(1))
+    run = deployment.deploy(["net"], tmp_path, size=64, rounds=2)
+    assert [row.way for row in run.rows] == ["eager"]
+    assert run.rows[0].best == 2.0
+    assert run.left_out == {"net, mortal": "its process ended"}
 
 
 def test_ratios_are_of_the_same_models_eager():

@@ -7,10 +7,10 @@ from saccade.bench.peer import Peer, Shape
 
 @pytest.mark.parametrize("layer", [False, True], ids=["operator", "layer"])
 def test_the_forms_compute_the_same(layer):
-    found = linglo.peers(Shape(2, 5, 7, 8, 2), layer=layer)
-    of = found["linglo"]
+    forms = linglo.peers(Shape(2, 5, 7, 8, 2), layer=layer)
+    of = forms["linglo"]
     for name in ("tokenwise", "folded", "collapsed"):
-        peer = found[name]
+        peer = forms[name]
         if layer:
             peer.f.load_state_dict(of.f.state_dict())
         else:
@@ -19,8 +19,8 @@ def test_the_forms_compute_the_same(layer):
 
 
 def test_each_is_measured_by_its_own_products():
-    found = linglo.peers(Shape(1, 32, 32, 8, 2))
-    work = {name: peer.counted().flops for name, peer in found.items()}
+    forms = linglo.peers(Shape(1, 32, 32, 8, 2))
+    work = {name: peer.counted().flops for name, peer in forms.items()}
     product = 2 * 32 * 32 * 8 * 8
     assert work["product"] == product
     assert 4 * product < work["tokenwise"] < 6 * product

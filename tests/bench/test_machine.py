@@ -4,16 +4,16 @@ from saccade.bench import machine
 
 
 def test_limits_are_of_this_world():
-    found = machine.limits(256)
-    assert 0.1 < found.gflops < 1e6
-    assert 0.1 < found.gbytes < 1e5
-    assert "GFLOP/s" in str(found)
+    limits = machine.limits(256)
+    assert 0.1 < limits.gflops < 1e6
+    assert 0.1 < limits.gbytes < 1e5
+    assert "GFLOP/s" in str(limits)
 
 
 def test_limits_follow_from_times():
-    found = machine.limits_of({machine.PRODUCT: 2.0, machine.COPY: 1.0}, side=1000)
-    assert found.gflops == 1
-    assert found.gbytes == 2 * 4 * 2**24 / 1e9
+    limits = machine.limits_of({machine.PRODUCT: 2.0, machine.COPY: 1.0}, side=1000)
+    assert limits.gflops == 1
+    assert limits.gbytes == 2 * 4 * 2**24 / 1e9
     times = {machine.PRODUCT: 2.0, machine.OWN: 1.0, machine.COPY: 1.0}
     assert machine.limits_of(times, side=1000).gflops == 2
     times = {machine.PRODUCT: 2.0, machine.HALF: 2e-3, machine.COPY: 1.0}

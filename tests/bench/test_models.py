@@ -7,9 +7,9 @@ from saccade.models import zoo
 
 
 def test_models_of_ours_and_of_timm():
-    found = peers(["linglo_nano", "resnet18"], size=32)
-    assert [row.name for row in compare(found, rounds=1).rows] == ["linglo_nano", "resnet18"]
-    assert found["linglo_nano"].f.fused
+    cases = peers(["linglo_nano", "resnet18"], size=32)
+    assert [row.name for row in compare(cases, rounds=1).rows] == ["linglo_nano", "resnet18"]
+    assert cases["linglo_nano"].f.fused
     gradients = peers(["linglo_nano"], size=32, batch=2, train=True)["linglo_nano"].call(True)()
     assert len(gradients) > 50
 
@@ -21,14 +21,14 @@ def test_unknown_names_are_refused_with_the_nearest():
 
 
 def test_sizes_that_a_model_does_not_take_are_reasons():
-    found = peers(["halonet26t", "linglo_nano"], size=20)
-    assert found["halonet26t"].absent == "takes no 20 x 20 pixels: its own size is 256 x 256"
-    assert "at least 32x32 pixels" in found["linglo_nano"].absent
+    cases = peers(["halonet26t", "linglo_nano"], size=20)
+    assert cases["halonet26t"].absent == "takes no 20 x 20 pixels: its own size is 256 x 256"
+    assert "at least 32x32 pixels" in cases["linglo_nano"].absent
 
 
 def test_a_model_of_fixed_size_is_made_for_the_size():
-    found = peers(["swin_tiny_patch4_window7_224"], size=64)
-    assert not found["swin_tiny_patch4_window7_224"].absent
+    cases = peers(["swin_tiny_patch4_window7_224"], size=64)
+    assert not cases["swin_tiny_patch4_window7_224"].absent
 
 
 def test_every_family_has_peers_that_exist():

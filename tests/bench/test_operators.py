@@ -17,9 +17,9 @@ def test_every_paper_has_one():
 @pytest.mark.parametrize("layer", [False, True], ids=["operator", "layer"])
 @pytest.mark.parametrize("train", [False, True], ids=["forward", "train"])
 def test_all_that_can_run_does(word, layer, train):
-    found = peers(word, (), SMALL, layer=layer, train=train)
-    assert next(iter(found)) == word
-    for name, peer in found.items():
+    cases = peers(word, (), SMALL, layer=layer, train=train)
+    assert next(iter(cases)) == word
+    for name, peer in cases.items():
         if name != "flex":
             assert not peer.absent
             assert min(peer.counted(train)) > 0

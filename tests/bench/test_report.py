@@ -16,7 +16,7 @@ ROWS = [
 RUN = Comparison(ROWS, "ours", "cpu", Limits(100.0, 20.0), {"flex": "no backward"})
 
 
-def shown(thing):
+def printed(thing):
     console = Console(width=80, no_color=True)
     with console.capture() as capture:
         console.print(thing)
@@ -24,7 +24,7 @@ def shown(thing):
 
 
 def test_the_table_fits_a_terminal():
-    ours, theirs = shown(report.table(RUN)).splitlines()[-3:-1]
+    ours, theirs = printed(report.table(RUN)).splitlines()[-3:-1]
     assert ours.split() == [
         "ours", "5.00", "6.00", "4.00", "1.00", "1.00", "1.00", "50.0", "50%", "c",
     ]  # fmt: skip

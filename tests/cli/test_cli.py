@@ -156,7 +156,7 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
     """The model sees the picture as `predict` shows it."""
     pytest.importorskip("matplotlib")
     drawn = []
-    monkeypatch.setattr(views, "picture", lambda *given, **_: drawn.append(given))
+    monkeypatch.setattr(views, "picture", lambda *arguments, **_: drawn.append(arguments))
     for name in weights.NAMES:
         code, out = run("predict", str(photo), "--model", name, "--json", "--top", "3")
         wanted = [f"{c['label']} {100 * c['share']:.1f}%" for c in json.loads(out)["guesses"]]
@@ -166,17 +166,17 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
 
 
 def test_the_pixel_is_the_files_own(photo):
-    shown = see._sight(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
-    side = shown.x.shape[2]
-    assert shown.x.shape[3] == side
-    assert shown.within((0, 10)) == (0, 0)
-    assert shown.within((49, 59)) == (side - 1, side - 1)
+    sight = see._sight(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
+    side = sight.x.shape[2]
+    assert sight.x.shape[3] == side
+    assert sight.within((0, 10)) == (0, 0)
+    assert sight.within((49, 59)) == (side - 1, side - 1)
     with pytest.raises(
         ValueError, match=r"sees columns 10 to 59 of this picture, got --at \(0, 9\)"
     ):
-        shown.within((0, 9))
+        sight.within((0, 9))
     with pytest.raises(ValueError, match="50 rows and 70 columns"):
-        shown.within((50, 20))
+        sight.within((50, 20))
     whole = see._sight(photo, "sasa_nano_conv", 64)  # untrained: all of it
     assert whole.within((49, 69)) == (whole.x.shape[2] - 1, whole.x.shape[3] - 1)
 
@@ -208,7 +208,7 @@ def test_other_views(run, photo, tmp_path, words):
 )
 def test_of_qnas_many_heads_a_few_are_drawn(run, photo, monkeypatch, words, most):
     sheets = []
-    monkeypatch.setattr(views, "picture", lambda *given, **how: sheets.append((given, how)))
+    monkeypatch.setattr(views, "picture", lambda *arguments, **how: sheets.append((arguments, how)))
     code, out = run("view", str(photo), "--model", "qna_nano", *words)
     assert code == 0, out
     ((_, maps, _, title, names), how) = sheets[0]

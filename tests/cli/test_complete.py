@@ -10,7 +10,7 @@ from tests.cli.program import called, environment, installed
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "expected"),
     [
         (["tr"], ["train"]),
         (["train", "qui"], ["quick", "quick_solar"]),
@@ -32,8 +32,8 @@ from tests.cli.program import called, environment, installed
         (["nothing", ""], []),
     ],
 )  # fmt: skip
-def test_candidates(words, found):
-    assert sorted(candidates(words)) == sorted(found)
+def test_candidates(words, expected):
+    assert sorted(candidates(words)) == sorted(expected)
 
 
 def test_table_rows_are_offered_once_they_are_begun():

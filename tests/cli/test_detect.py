@@ -5,16 +5,16 @@ import json
 import pytest
 from PIL import Image
 
-from saccade.recipes.recipe import change
-from tests.engine.classify_runs import fit
-from tests.engine.detect_runs import THINGS, boxes_folder
+from tests.engine import shared_runs
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("typed")
-    data = boxes_folder(place / "things")
-    fit(change(THINGS, schedule__epochs=12, optim__lr=8e-3), data, place / "runs" / "detect")
+    data, trained = shared_runs.detector(tmp_path_factory)
+    (place / "runs").mkdir()
+    data.rename(place / "things")
+    trained.folder.rename(place / "runs" / "detect")
     return place
 
 

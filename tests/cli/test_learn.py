@@ -155,7 +155,9 @@ def test_right_after_the_installation(run, tmp_path, monkeypatch):
 def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     begun = []
-    monkeypatch.setattr(session, "train", lambda *given, **more: begun.append((given, more)))
+    monkeypatch.setattr(
+        session, "train", lambda *arguments, **more: begun.append((arguments, more))
+    )
     monkeypatch.setattr(learn, "_done", lambda *_: None)
     code, out = run("train", *words)
     assert code == 0, out

@@ -4,17 +4,13 @@ import json
 
 import pytest
 
-from saccade.recipes.recipe import change
-from tests.data.scenes import folder
-from tests.engine.classify_runs import fit
-from tests.engine.dense_runs import SEGMENT
+from tests.engine import shared_runs
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    data = folder(tmp_path_factory.mktemp("sea"))
-    run_ = fit(change(SEGMENT, schedule__epochs=1), data, tmp_path_factory.mktemp("runs") / "run")
-    return data, run_.folder
+    data, run = shared_runs.segmenter(tmp_path_factory)
+    return data, run.folder
 
 
 def test_pictures_and_folders(run, typed, trained, tmp_path):

@@ -63,10 +63,10 @@ def test_an_exported_model_predicts_without_torch(run, trained, untyped):
 @pytest.mark.skipif(not native.available(), reason="there are no kernels here")
 def test_a_file_with_our_operators(run, untyped, tmp_path):
     out = tmp_path / "net.onnx"
-    code, told = run("export", "linglo_nano", "--untrained", "--kernels", "--out", str(out))
-    assert code == 0, told
-    assert "it calls saccade's operators: register_custom_ops_library(" in told
-    assert "next:" not in told
+    code, output = run("export", "linglo_nano", "--untrained", "--kernels", "--out", str(out))
+    assert code == 0, output
+    assert "it calls saccade's operators: register_custom_ops_library(" in output
+    assert "next:" not in output
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     with pytest.raises(Exception, match="saccade"):
@@ -87,10 +87,10 @@ def test_the_examples_are_short():
 
 
 def test_pip_brings_the_examples():
-    told = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())
-    (patterns,) = told["tool"]["setuptools"]["data-files"].values()
-    found = {path for pattern in patterns for path in EXAMPLES.parent.glob(pattern)}
-    assert found == set(EXAMPLES.glob("*.py"))
+    project = tomllib.loads((EXAMPLES.parent / "pyproject.toml").read_text())
+    (patterns,) = project["tool"]["setuptools"]["data-files"].values()
+    examples = {path for pattern in patterns for path in EXAMPLES.parent.glob(pattern)}
+    assert examples == set(EXAMPLES.glob("*.py"))
 
 
 # -- where it is written --------------------------------------------------------------------
@@ -109,28 +109,28 @@ def test_pip_brings_the_examples():
 def test_a_place_that_makes_no_sense_is_refused(run, trained, to, out, said):
     (trained / "there").mkdir(exist_ok=True)
     before = (trained / "model.safetensors").read_bytes()
-    code, told = run("export", str(trained), "--to", to, "--out", str(trained / out))
+    code, output = run("export", str(trained), "--to", to, "--out", str(trained / out))
     assert code == 1
-    assert said in told
-    assert "Traceback" not in told
+    assert said in output
+    assert "Traceback" not in output
     assert (trained / "model.safetensors").read_bytes() == before
 
 
 def test_a_model_is_not_written_over(run, trained, tmp_path):
     odd = tmp_path / "net.pt2"
     odd.write_bytes((trained / "model.safetensors").read_bytes())
-    code, told = run("export", str(odd), "--to", "torch")
+    code, output = run("export", str(odd), "--to", "torch")
     assert code == 1
-    assert "is the model itself" in told
+    assert "is the model itself" in output
 
 
 def test_an_older_file_outlives_a_failed_check(run, trained, untyped, monkeypatch, tmp_path):
     out = tmp_path / "net.pt2"
     out.write_text("old")
     monkeypatch.setattr(export, "runner", lambda _: lambda image: {"logits": np.zeros((1, 1))})
-    code, told = run("export", str(trained), "--to", "torch", "--out", str(out))
+    code, output = run("export", str(trained), "--to", "torch", "--out", str(out))
     assert code == 1
-    assert "differs from the model" in told
+    assert "differs from the model" in output
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("net.pt2", "old")]
 
 
@@ -141,9 +141,9 @@ def test_a_wrong_fuse_is_found_out(run, trained, untyped, monkeypatch, tmp_path)
 
     monkeypatch.setattr(zoo.Classifier, "fuse", wrong)
     out = tmp_path / "deep" / "net.pt2"
-    code, told = run("export", str(trained), "--to", "torch", "--out", str(out))
+    code, output = run("export", str(trained), "--to", "torch", "--out", str(out))
     assert code == 1
-    assert "differs from the model" in told
+    assert "differs from the model" in output
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
@@ -154,12 +154,12 @@ def test_one_that_comes_with_the_package_goes_where_one_stands(
     monkeypatch.setattr(weights, "FILES", {name: trained / "model.safetensors"})
     monkeypatch.setattr(weights, "NAMES", (name,))
     monkeypatch.chdir(tmp_path)
-    code, told = run("export", "sasa_nano_conv", "--to", "torch")
-    assert code == 0, told
+    code, output = run("export", "sasa_nano_conv", "--to", "torch")
+    assert code == 0, output
     assert [path.name for path in tmp_path.iterdir()] == ["sasa_nano_conv.pt2"]
-    code, told = run("export", "sasa_nano_con")
+    code, output = run("export", "sasa_nano_con")
     assert code == 1
-    assert "did you mean 'sasa_nano_conv'?" in told
+    assert "did you mean 'sasa_nano_conv'?" in output
 
 
 # -- how fast -------------------------------------------------------------------------------
@@ -170,9 +170,9 @@ def test_latency_is_the_cpu_time_of_one_thread(run, trained, untyped, monkeypatc
     monkeypatch.setattr(ship, "ROUNDS", 2)
     monkeypatch.setattr(export, "compiled", lambda raw, _: export.runner_of(raw))
     words = ("export", str(trained), "--to", "torch", "--out", str(tmp_path / "net.pt2"))
-    code, told = run(*words, "--latency", "--size", "32")
-    assert code == 0, told
-    head, *rows = told.splitlines()[1:]
+    code, output = run(*words, "--latency", "--size", "32")
+    assert code == 0, output
+    head, *rows = output.splitlines()[1:]
     assert "one 32 x 32 image, one thread" in head
     assert "CPU ms" in head
     assert [row.split()[0] for row in rows] == ["eager", "compiled", "torch"]
@@ -181,10 +181,10 @@ def test_latency_is_the_cpu_time_of_one_thread(run, trained, untyped, monkeypatc
         raise RuntimeError("no compiler\nat all")
 
     monkeypatch.setattr(export, "compiled", broken)
-    code, told = run(*words, "--latency", "--size", "32")
-    assert code == 0, told
-    assert "compiled is left out" in told
-    assert "at all" not in told
+    code, output = run(*words, "--latency", "--size", "32")
+    assert code == 0, output
+    assert "compiled is left out" in output
+    assert "at all" not in output
 
 
 # -- pictures of all kinds ------------------------------------------------------------------
@@ -253,22 +253,22 @@ def photos(tmp_path_factory):
 def boxes(tmp_path_factory):
     """A RetinaNet that is sure of many things."""
     torch.manual_seed(0)
-    asked = RetinaNet(dim=16, depth=1, scales=1, score=0.2, most=40)
-    net = retinanet.build("sasa_nano_conv", 3, asked)
+    settings = RetinaNet(dim=16, depth=1, scales=1, score=0.2, most=40)
+    net = retinanet.build("sasa_nano_conv", 3, settings)
     lively(net.classify.last, 4.0, -1.0)
     lively(net.locate.last, 0.5, 0.0)
     path = tmp_path_factory.mktemp("boxes") / "net.safetensors"
-    return saved(net, path, asked, short=64, long=96)
+    return saved(net, path, settings, short=64, long=96)
 
 
 @pytest.fixture(scope="module")
 def masks(tmp_path_factory):
     torch.manual_seed(0)
-    asked = Segment(dim=16, inner=16)
+    settings = Segment(dim=16, inner=16)
     net = semantic_fpn.build("sasa_nano_conv", 3, dim=16, inner=16)
     lively(net.branch.classify, 100.0, 0.0)
     path = tmp_path_factory.mktemp("masks") / "net.safetensors"
-    return saved(net, path, asked, short=64, long=96)
+    return saved(net, path, settings, short=64, long=96)
 
 
 FIND = """
@@ -313,9 +313,9 @@ def test_boxes_without_torch(boxes, photos):
 def test_queries_without_torch(photos, tmp_path):
     """DETR's outputs as its graph gives them; that it does is for the tests of export."""
     pytest.importorskip("transformers")
-    asked = Detr(queries=6, dim=16, encoder=1, decoder=1, heads=2, hidden=16, score=0.1)
-    net = detr.build("qna_nano", 3, asked)
-    path = saved(net, tmp_path / "net.safetensors", asked, short=64, long=96)
+    settings = Detr(queries=6, dim=16, encoder=1, decoder=1, heads=2, hidden=16, score=0.1)
+    net = detr.build("qna_nano", 3, settings)
+    path = saved(net, tmp_path / "net.safetensors", settings, short=64, long=96)
     ready, (image, _) = seen(path, photos)
     with torch.no_grad():
         out = ready.task.raw(image)

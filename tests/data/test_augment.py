@@ -100,21 +100,21 @@ def test_fields_reach_their_steps():
         size=30, scale=(0.2, 0.9), ratio=(0.5, 2.0), interpolation="bilinear", flip=0.3,
         rand="rand-m5-n3", jitter=0.4, jitter_share=0.7, grey=0.1, erase=0.6,
     )  # fmt: skip
-    made = augment.train(chosen, MEAN, STD)
-    crop = live(made, "Crop")
+    transform = augment.train(chosen, MEAN, STD)
+    crop = live(transform, "Crop")
     assert (crop.size, crop.scale, crop.ratio) == ((30, 30), (0.2, 0.9), (0.5, 2.0))
     assert crop.interpolation.value == "bilinear"
-    assert live(made, "RandomHorizontalFlip").p == 0.3
-    rand = live(made, "RandAugment")
+    assert live(transform, "RandomHorizontalFlip").p == 0.3
+    rand = live(transform, "RandAugment")
     assert (rand.num_layers, rand.ops[0].magnitude) == (3, 5)
     assert rand.ops[0].hparams["img_mean"] == (128, 102, 76)
     assert rand.ops[0].hparams["translate_const"] == 13
-    assert live(made, "RandomApply").p == 0.7
-    assert live(made, "ColorJitter").brightness == live(made, "ColorJitter").saturation
-    assert live(made, "ColorJitter").contrast == (0.6, 1.4)
-    assert live(made, "ColorJitter").hue is None
-    assert live(made, "RandomGrayscale").p == 0.1
-    assert live(made, "RandomErasing").probability == 0.6
+    assert live(transform, "RandomApply").p == 0.7
+    assert live(transform, "ColorJitter").brightness == live(transform, "ColorJitter").saturation
+    assert live(transform, "ColorJitter").contrast == (0.6, 1.4)
+    assert live(transform, "ColorJitter").hue is None
+    assert live(transform, "RandomGrayscale").p == 0.1
+    assert live(transform, "RandomErasing").probability == 0.6
 
 
 def test_evaluation_is_timms(photo):
@@ -167,22 +167,22 @@ def mixed(mix, image, label, seed):
 
 def test_mixup_is_its_equation():
     image, label = batch(6)
-    made, target = mixed(Mix(Augment(mixup=0.8)), image, label, 3)
+    mixture, target = mixed(Mix(Augment(mixup=0.8)), image, label, 3)
     s = target["share"][0].item()
     assert 0 < s < 1
     assert set(target["share"].tolist()) == {s}
     assert target["label"].tolist() == [10, 11, 12, 13, 14, 15]
     assert target["other"].tolist() == [11, 10, 13, 12, 15, 14]
     for i in range(6):
-        torch.testing.assert_close(made[i], s * image[i] + (1 - s) * image[i ^ 1])
+        torch.testing.assert_close(mixture[i], s * image[i] + (1 - s) * image[i ^ 1])
 
 
 def test_cutmix_takes_a_box_of_its_neighbour():
     image, label = batch(4, (32, 24))
     for n in range(8):
-        made, target = mixed(Mix(Augment(cutmix=1.0)), image, label, n)
+        mixture, target = mixed(Mix(Augment(cutmix=1.0)), image, label, n)
         for i in range(4):
-            own, others = (made[i] == image[i]).all(0), (made[i] == image[i ^ 1]).all(0)
+            own, others = (mixture[i] == image[i]).all(0), (mixture[i] == image[i ^ 1]).all(0)
             assert (own ^ others).all()
             rows, columns = others.any(1), others.any(0)
             assert others.sum() == rows.sum() * columns.sum(), "a rectangle"
@@ -193,25 +193,25 @@ def test_cutmix_takes_a_box_of_its_neighbour():
 def test_parts_mixed_apart_equal_the_whole(n):
     mix = Mix(Augment(mixup=0.8, cutmix=1.0, mix=0.8))
     image, label = batch(10)
-    whole, told = mixed(mix, image, label, n)
+    whole, label_shares = mixed(mix, image, label, n)
     for cuts in ((2, 4, 4), (6, 4), (2,) * 5):
-        made = [
+        parts = [
             mixed(mix, a, b, n) for a, b in zip(image.split(cuts), label.split(cuts), strict=True)
         ]
-        assert torch.equal(whole, torch.cat([x for x, _ in made]))
-        for key in told:
-            assert torch.equal(told[key], torch.cat([t[key] for _, t in made]))
+        assert torch.equal(whole, torch.cat([x for x, _ in parts]))
+        for key in label_shares:
+            assert torch.equal(label_shares[key], torch.cat([t[key] for _, t in parts]))
 
 
 @pytest.mark.parametrize("B", [1, 3, 7])
 def test_the_last_of_an_odd_batch_stays_itself(B):
     image, label = batch(B, (32, 24))
     for options in ({"mixup": 0.8}, {"cutmix": 1.0}):
-        made, target = mixed(Mix(Augment(**options)), image, label, 3)
-        assert torch.equal(made[-1], image[-1])
+        mixture, target = mixed(Mix(Augment(**options)), image, label, 3)
+        assert torch.equal(mixture[-1], image[-1])
         assert target["share"][-1] == 1
         assert target["other"][-1] == label[-1]
-        assert all(not torch.equal(made[i], image[i]) for i in range(B - 1))
+        assert all(not torch.equal(mixture[i], image[i]) for i in range(B - 1))
 
 
 def test_how_often_what_is_mixed():
@@ -219,10 +219,10 @@ def test_how_often_what_is_mixed():
     mix = Mix(Augment(mixup=0.8, cutmix=1.0, switch=0.25, mix=0.6))
     kinds = {"none": 0, "cut": 0, "mixed": 0}
     for n in range(600):
-        made, target = mixed(mix, image, label, n)
+        mixture, target = mixed(mix, image, label, n)
         if target["share"][0] == 1:
             kinds["none"] += 1
-        elif (made[0] == image[0]).any() or (made[0] == image[1]).any():
+        elif (mixture[0] == image[0]).any() or (mixture[0] == image[1]).any():
             kinds["cut"] += 1
         else:
             kinds["mixed"] += 1
@@ -250,8 +250,8 @@ def test_chance_comes_from_the_seed_alone():
     image, label = batch(4)
     mix = Mix(Augment(mixup=0.8, cutmix=1.0))
     states = np.random.get_state()[1].copy(), torch.get_rng_state()
-    made = [mixed(mix, image, label, n)[0] for n in (1, 2, 1)]
-    assert torch.equal(made[0], made[2])
-    assert not torch.equal(made[0], made[1])
+    mixtures = [mixed(mix, image, label, n)[0] for n in (1, 2, 1)]
+    assert torch.equal(mixtures[0], mixtures[2])
+    assert not torch.equal(mixtures[0], mixtures[1])
     assert (np.random.get_state()[1] == states[0]).all()
     assert torch.equal(torch.get_rng_state(), states[1])

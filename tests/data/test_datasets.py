@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from torchvision.datasets import ImageFolder
 
-from saccade.data.datasets import aligned, every, find
+from saccade.data.datasets import Splits, aligned, every, fewer, find
+from saccade.data.images import Arrays
 from saccade.recipes.recipe import Data
 
 from .conftest import photo
@@ -27,12 +28,12 @@ def test_train_and_val_folders(folder):
     (folder / "classes.json").write_text("{}")
     (folder / "train/cat/notes.txt").write_text("no image")
     (folder / "train/cat/._0.png").write_bytes(b"some program's own")
-    found = find(str(folder), Data())
-    assert found.about == "set: 24 images to train on, 12 to validate, 3 classes"
-    assert found.classes == found.train.classes == found.val.classes == ["cat", "dog", "eel"]
-    assert found.warnings == []
+    splits = find(str(folder), Data())
+    assert splits.about == "set: 24 images to train on, 12 to validate, 3 classes"
+    assert splits.classes == splits.train.classes == splits.val.classes == ["cat", "dog", "eel"]
+    assert splits.warnings == []
     for split in ("train", "val"):
-        ours = getattr(found, split)
+        ours = getattr(splits, split)
         theirs = ImageFolder(str(folder / split), is_valid_file=picture_is_shown)
         assert [(ours.name(i), int(ours.labels[i])) for i in range(len(ours))] == theirs.samples
         for i in (0, len(ours) - 1):
@@ -56,17 +57,17 @@ def test_val_goes_before_test(folder):
 def test_folders_in_folders_and_capitals(tmp_path):
     for name in ("a/x/1.PNG", "a/y/2.png", "b/3.Png", "b/z/zz/4.png"):
         photo(tmp_path / "set" / name.lower(), 1).rename(tmp_path / "set" / name)
-    found = find(str(tmp_path / "set"), Data(holdout=0.5))
-    assert (len(found.train), len(found.val)) == (2, 2)
+    splits = find(str(tmp_path / "set"), Data(holdout=0.5))
+    assert (len(splits.train), len(splits.val)) == (2, 2)
 
 
 def test_a_share_of_each_class_is_held_out(folder):
     def held(seed=0, share=0.25, path=folder / "train"):
-        found = find(str(path), Data(holdout=share), seed)
-        names = [[s.name(i) for i in range(len(s))] for s in (found.train, found.val)]
+        splits = find(str(path), Data(holdout=share), seed)
+        names = [[s.name(i) for i in range(len(s))] for s in (splits.train, splits.val)]
         assert not set(names[0]) & set(names[1])
         assert len(names[0]) + len(names[1]) == 24
-        assert np.bincount(found.val.labels).tolist() == [round(8 * share)] * 3
+        assert np.bincount(splits.val.labels).tolist() == [round(8 * share)] * 3
         return names[1]
 
     assert held() == held()
@@ -81,23 +82,23 @@ def test_a_share_of_each_class_is_held_out(folder):
 
 def test_a_class_without_validation_images_is_told(folder):
     shutil.rmtree(folder / "val/dog")
-    found = find(str(folder), Data())
-    assert found.warnings == ["no validation images of 'dog'"]
-    assert found.classes == ["cat", "dog", "eel"]
+    splits = find(str(folder), Data())
+    assert splits.warnings == ["no validation images of 'dog'"]
+    assert splits.classes == ["cat", "dog", "eel"]
 
 
 def test_a_lone_image_is_trained_on(folder):
     photo(folder / "train/fox/only.png", 7)
-    found = find(str(folder / "train"), Data())
-    assert "fox" in found.classes
-    assert found.warnings == ["no validation images of 'fox'"]
+    splits = find(str(folder / "train"), Data())
+    assert "fox" in splits.classes
+    assert splits.warnings == ["no validation images of 'fox'"]
 
 
 def test_an_empty_class_is_left_out_and_told(folder):
     (folder / "train/fox").mkdir()
-    found = find(str(folder), Data())
-    assert found.classes == ["cat", "dog", "eel"]
-    assert found.warnings == ["no training images in 'fox'"]
+    splits = find(str(folder), Data())
+    assert splits.classes == ["cat", "dog", "eel"]
+    assert splits.warnings == ["no training images in 'fox'"]
 
 
 def empty(folder):
@@ -159,10 +160,10 @@ def test_a_missing_path(tmp_path):
 
 @pytest.mark.data
 def test_real_folders(shared):
-    found = find(str(shared / "data/classification/tinyimagenet20"), Data())
-    assert found.about == "tinyimagenet20: 9000 images to train on, 2000 to validate, 20 classes"
-    assert found.warnings == []
-    assert np.bincount(found.train.labels).tolist() == [450] * 20
+    splits = find(str(shared / "data/classification/tinyimagenet20"), Data())
+    assert splits.about == "tinyimagenet20: 9000 images to train on, 2000 to validate, 20 classes"
+    assert splits.warnings == []
+    assert np.bincount(splits.train.labels).tolist() == [450] * 20
 
 
 # -- csv ------------------------------------------------------------------------------------
@@ -179,19 +180,19 @@ def test_a_manifest(folder):
     for split in ("train", "val"):
         for path in sorted((folder / split).rglob("*.png")):
             lines.append(f"{path.relative_to(folder)},{path.parent.name},{split.upper()}")
-    found = find(manifest(folder, lines), Data())
-    assert found.about == "list.csv: 24 images to train on, 12 to validate, 3 classes"
+    splits = find(manifest(folder, lines), Data())
+    assert splits.about == "list.csv: 24 images to train on, 12 to validate, 3 classes"
     plain = find(str(folder), Data())
-    assert colours(found.train) == colours(plain.train)
-    assert found.val.labels.tolist() == plain.val.labels.tolist()
+    assert colours(splits.train) == colours(plain.train)
+    assert splits.val.labels.tolist() == plain.val.labels.tolist()
 
 
 def test_a_manifest_without_splits_and_with_numbers(folder):
     names = sorted((folder / "train").rglob("*.png"))
     lines = ["label,path", *(f"{i % 11},{path}" for i, path in enumerate(names))]
-    found = find(manifest(folder, lines), Data(holdout=0.3))
-    assert found.classes == [str(i) for i in range(11)], "10 after 9"
-    assert len(found.train) + len(found.val) == 24
+    splits = find(manifest(folder, lines), Data(holdout=0.3))
+    assert splits.classes == [str(i) for i in range(11)], "10 after 9"
+    assert len(splits.train) + len(splits.val) == 24
 
 
 @pytest.mark.parametrize(
@@ -243,9 +244,9 @@ def test_everything_there_is_to_test_on(folder):
 
 
 def test_sets_travel_to_workers(folder):
-    found = find(str(folder / "train"), Data())
-    there = pickle.loads(pickle.dumps(found))
-    assert colours(there.train) == colours(found.train)
+    splits = find(str(folder / "train"), Data())
+    there = pickle.loads(pickle.dumps(splits))
+    assert colours(there.train) == colours(splits.train)
 
 
 def test_a_link_into_its_own_folder_adds_nothing(tmp_path):
@@ -258,3 +259,18 @@ def test_a_link_into_its_own_folder_adds_nothing(tmp_path):
     photo(tmp_path / "set" / ".more" / "3.png", 3)
     (tmp_path / "set" / "a" / "more").symlink_to(tmp_path / "set" / ".more")
     assert len(find(str(tmp_path / "set"), Data(holdout=0.3)).train) == before + 1
+
+
+def test_a_share_of_the_training_images_is_the_same_for_every_seed():
+    pixels, labels = np.zeros((40, 8, 8), np.uint8), np.arange(40) % 4
+    images = Arrays("some", pixels, labels, list("abcd"))
+    splits = Splits(images, images, list("abcd"), "some")
+    few = fewer(splits, 0.3)
+    assert [few.train.name(i) for i in range(len(few.train))] == [f"some {i}" for i in range(12)]
+    assert np.bincount(few.train.labels).tolist() == [3] * 4
+    assert len(few.val) == 40
+    assert "12 of them are used" in few.about
+    assert len(fewer(splits, 0.01).train) == 4
+    assert fewer(splits, 1.0) is splits
+    with pytest.raises(ValueError, match=r"data\.share: a share"):
+        fewer(splits, 0.0)

@@ -6,8 +6,8 @@ from saccade.data.images import Arrays, Files, Some, Strings, Unreadable
 
 def test_many_names_in_two_arrays():
     names = ["a.jpg", "", "ä/ö.png", "odd\udcff.gif", "x" * 300]
-    kept = Strings(names)
-    assert [kept[i] for i in range(len(kept))] == names
+    strings = Strings(names)
+    assert [strings[i] for i in range(len(strings))] == names
     assert len(Strings([])) == 0
 
 

@@ -32,14 +32,14 @@ def loader(images, augmented=ALL, **options):
 
 def joined(steps):
     """Steps as one batch each."""
-    made = []
+    batches = []
     for parts in steps:
         target = {k: torch.cat([p.target[k] for p in parts]) for k in parts[0].target}
         image, index, size = (
             torch.cat([getattr(p, k) for p in parts]) for k in ("image", "index", "size")
         )
-        made.append(Batch(image, target, index, size))
-    return made
+        batches.append(Batch(image, target, index, size))
+    return batches
 
 
 def same(a, b):
@@ -56,22 +56,22 @@ def same(a, b):
 
 def test_steps_take_images_that_are_alike(images):
     like = np.arange(len(images)) % 3 == 0
-    made = loader(images, batch=4, like=like.astype(int))
-    epochs = [[step.index.numpy() for step in joined(made.epoch(n))] for n in range(3)]
+    batches = loader(images, batch=4, like=like.astype(int))
+    epochs = [[step.index.numpy() for step in joined(batches.epoch(n))] for n in range(3)]
     for steps in epochs:
         mixed = [len(set(like[step])) > 1 for step in steps]
         assert not any(mixed[:-1])  # 8 and 16 of 24: no step is left over
         assert len({*np.concatenate(steps)}) == 4 * len(steps)
     assert not np.array_equal(epochs[0], epochs[1])
-    again = [step.index.numpy() for step in joined(made.epoch(1, start=2))]
+    again = [step.index.numpy() for step in joined(batches.epoch(1, start=2))]
     assert np.array_equal(again, epochs[1][2:])
 
 
 def test_what_is_left_over_is_mixed_and_not_lost():
     order, like = np.random.default_rng(0).permutation(11), np.array([0] * 6 + [1] * 5)
-    made = alike(order, like, 4, np.random.default_rng(1))
-    assert sorted(made) == list(range(11))
-    assert len(set(like[made[:4]])) == len(set(like[made[4:8]])) == 1
+    batches = alike(order, like, 4, np.random.default_rng(1))
+    assert sorted(batches) == list(range(11))
+    assert len(set(like[batches[:4]])) == len(set(like[batches[4:8]])) == 1
 
 
 # -- the same, however it is done -----------------------------------------------------------
@@ -134,13 +134,13 @@ def test_global_chance_is_left_alone(images, workers, untyped):  # beartype draw
         return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
     before = states()
-    made = loader(images, workers=workers)
-    for _ in made.epoch(0):
+    batches = loader(images, workers=workers)
+    for _ in batches.epoch(0):
         after = states()
         assert before[0] == after[0]
         np.testing.assert_equal(before[1], after[1])
         assert torch.equal(before[2], after[2])
-    made.close()
+    batches.close()
 
 
 # -- what is in a batch ---------------------------------------------------------------------
@@ -191,8 +191,8 @@ def test_evaluation_sees_each_image_once(images, world, batch):
     ]
     assert {len(rank) for rank in ranks} == {-(-24 // batch)}
     steps = [list(rank.epoch(0)) for rank in ranks]
-    assert {len(made) for made in steps} == {-(-24 // batch)}
-    index = [i for made in steps for parts in made for b in parts for i in b.index.tolist()]
+    assert {len(step) for step in steps} == {-(-24 // batch)}
+    index = [i for step in steps for parts in step for b in parts for i in b.index.tolist()]
     assert sorted(index) == list(range(24))
     if world == 1:
         assert index == list(range(24))
@@ -214,17 +214,17 @@ def damaged(folder):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_unreadable_image_is_replaced_and_listed(damaged, workers):
     images = damaged.train
-    made = loader(images, workers=workers, limit=0.1)
-    steps = joined(made.epoch(0))
-    again = joined(made.epoch(1)) and joined(made.epoch(0))
-    made.close()
+    batches = loader(images, workers=workers, limit=0.1)
+    steps = joined(batches.epoch(0))
+    again = joined(batches.epoch(1)) and joined(batches.epoch(0))
+    batches.close()
     same(steps, again)
     same(steps, joined(loader(images, world=1, part=2, limit=0.1).epoch(0)))
     assert all(len(step) == 8 for step in steps)
     index = torch.cat([step.index for step in steps])
     names = [images.name(i) for i in index.tolist()]
-    assert not any(name in made.bad for name in names)
-    assert {os.path.relpath(name, images.root) for name in made.bad} == {
+    assert not any(name in batches.bad for name in names)
+    assert {os.path.relpath(name, images.root) for name in batches.bad} == {
         "train/cat/3.png", "train/dog/5.png",
     }  # fmt: skip
     labels = torch.cat([step.target["label"] for step in steps])
@@ -233,10 +233,10 @@ def test_an_unreadable_image_is_replaced_and_listed(damaged, workers):
 
 def test_an_unreadable_image_is_left_out_of_evaluation(damaged):
     plain = augment.train(Augment(size=8), *COLOUR)
-    made = Loader(damaged.val, plain, batch=1, shuffle=False, whole=False, limit=0.1)
-    steps = list(made.epoch(0))
+    batches = Loader(damaged.val, plain, batch=1, shuffle=False, whole=False, limit=0.1)
+    steps = list(batches.epoch(0))
     assert [len(parts) for parts in steps] == [1] * 8 + [0] + [1] * 3
-    assert len(made.bad) == 1
+    assert len(batches.bad) == 1
 
 
 def test_too_many_unreadable_images_stop(damaged):
@@ -250,11 +250,11 @@ def test_nothing_readable(tmp_path, workers):
         path = photo(tmp_path / "ab"[i % 2] / f"{i}.png", i)
         path.write_bytes(b"")
     images = datasets.find(str(tmp_path), Data()).train
-    made = loader(images, workers=workers, limit=1.0)
+    batches = loader(images, workers=workers, limit=1.0)
     with pytest.raises(
         ValueError, match=r"of 54 images cannot be read, and hardly any can; repair"
     ):
-        list(made.epoch(0))
+        list(batches.epoch(0))
 
 
 # -- what cannot be -------------------------------------------------------------------------
@@ -284,9 +284,9 @@ def test_an_unknown_start(images):
 
 
 def test_one_epoch_at_a_time(images):
-    made = loader(images)
-    first = made.epoch(0)
+    batches = loader(images)
+    first = batches.epoch(0)
     next(first)
-    next(made.epoch(1))
+    next(batches.epoch(1))
     with pytest.raises(RuntimeError, match="another epoch was begun"):
         next(first)

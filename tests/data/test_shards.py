@@ -23,9 +23,11 @@ def pack(path, members, how=tarfile.PAX_FORMAT, time=0.0):
 def samples(folder, ending="cls", prefix="", named=False):
     for i, path in enumerate(sorted(folder.rglob("*.png"))):
         label = path.parent.name if named else str(["cat", "dog", "eel"].index(path.parent.name))
-        told = json.dumps({"label": label if named else int(label)}) if ending == "json" else label
+        content = (
+            json.dumps({"label": label if named else int(label)}) if ending == "json" else label
+        )
         yield f"{prefix}{i:06d}.png", path.read_bytes()
-        yield f"{prefix}{i:06d}.{ending}", told.encode()
+        yield f"{prefix}{i:06d}.{ending}", content.encode()
 
 
 def written(tmp_path, folder, **options):
@@ -54,17 +56,17 @@ def written(tmp_path, folder, **options):
 )
 def test_shards_are_as_good_as_folders(tmp_path, folder, options):
     place = written(tmp_path, folder, **options)
-    found, plain = find(str(place), Data()), find(str(folder), Data())
-    assert found.about == "shards: 24 images to train on, 12 to validate, 3 classes"
-    assert found.warnings == []
-    assert found.classes == ["0", "1", "2"]
-    for a, b in ((found.train, plain.train), (found.val, plain.val)):
+    splits, plain = find(str(place), Data()), find(str(folder), Data())
+    assert splits.about == "shards: 24 images to train on, 12 to validate, 3 classes"
+    assert splits.warnings == []
+    assert splits.classes == ["0", "1", "2"]
+    for a, b in ((splits.train, plain.train), (splits.val, plain.val)):
         a = pickle.loads(pickle.dumps(a))
         for i in np.random.default_rng(0).permutation(len(a)).tolist():
             (x, y), (u, v) = a.read(i), b.read(i)
             assert y == v
             assert x.tobytes() == u.tobytes()
-    assert found.train.name(23).endswith(
+    assert splits.train.name(23).endswith(
         "train-001.tar:" + options.get("prefix", "") + "000023.png"
     )
     assert len(every(str(place), ["0", "1", "2"])) == 12
@@ -87,8 +89,8 @@ def test_names_of_classes(tmp_path, folder):
 def test_part_of_shards_is_held_out(tmp_path, folder):
     place = written(tmp_path, folder)
     (place / "val-000.tar").unlink()
-    found = find(str(place), Data(holdout=0.25))
-    assert (len(found.train), len(found.val)) == (18, 6)
+    splits = find(str(place), Data(holdout=0.25))
+    assert (len(splits.train), len(splits.val)) == (18, 6)
 
 
 def test_images_without_label_are_left_out_and_told(tmp_path, folder):
@@ -98,9 +100,9 @@ def test_images_without_label_are_left_out_and_told(tmp_path, folder):
     del members[3]
     members[4] = ("000002.json", b"{broken")
     pack(place / "train-000.tar", [*members[:19], ("readme.txt", b"hello")])
-    found = find(str(place), Data())
-    assert found.warnings == ["train-000.tar: 3 images have no label and are left out"]
-    assert len(found.train) == 7 + 14
+    splits = find(str(place), Data())
+    assert splits.warnings == ["train-000.tar: 3 images have no label and are left out"]
+    assert len(splits.train) == 7 + 14
 
 
 @pytest.mark.parametrize("cut", [12 * 512, 12 * 512 + 100, 13 * 512 + 9, 0])
@@ -110,23 +112,23 @@ def test_a_broken_shard_is_used_as_far_as_it_goes(tmp_path, folder, cut):
     (place / "train-000.tar").write_bytes(whole[:cut])
     (place / "train-001.tar").write_bytes(b"x" * 2000)
     pack(place / "train-002.tar", samples(folder / "train"))
-    found = find(str(place), Data())
-    assert len(found.warnings) == 2
-    assert "train-000.tar is broken after" in found.warnings[0]
-    assert "train-001.tar is broken after 0 members" in found.warnings[1]
-    assert len(found.train) == 24 + (1 if cut else 0)
-    for i in range(len(found.train)):
-        found.train.read(i)
+    splits = find(str(place), Data())
+    assert len(splits.warnings) == 2
+    assert "train-000.tar is broken after" in splits.warnings[0]
+    assert "train-001.tar is broken after 0 members" in splits.warnings[1]
+    assert len(splits.train) == 24 + (1 if cut else 0)
+    for i in range(len(splits.train)):
+        splits.train.read(i)
 
 
 def test_a_vanished_shard_is_unreadable(tmp_path, folder):
     place = written(tmp_path, folder)
-    found = find(str(place), Data())
+    splits = find(str(place), Data())
     (place / "train-000.tar").unlink()
     with pytest.raises(
         shards.picture.Unreadable, match=r"train-000.tar:000000.png' is no readable"
     ):
-        found.train.read(0)
+        splits.train.read(0)
 
 
 def test_shards_that_cannot_be_used(tmp_path, folder):

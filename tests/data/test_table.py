@@ -25,7 +25,7 @@ def rows():
     datasets = pytest.importorskip("datasets", reason="Hugging Face's datasets is not installed")
     datasets.disable_progress_bars()
 
-    def made(labels, kind=None, broken=()):
+    def table_of(labels, kind=None, broken=()):
         kind = kind or datasets.ClassLabel(names=["z", "a", "m"])
         cells = []
         for i in range(len(labels)):
@@ -35,27 +35,27 @@ def rows():
         features = datasets.Features({"photo": datasets.Image(), "label": kind})
         return datasets.Dataset.from_dict({"photo": cells, "label": labels}, features=features)
 
-    made.datasets = datasets
-    return made
+    table_of.datasets = datasets
+    return table_of
 
 
 def test_a_dataset_with_splits(rows, tmp_path):
     labels = [0, 1, 2] * 4
     both = rows.datasets.DatasetDict(train=rows(labels), test=rows([2, -1, 1]))
     both.save_to_disk(str(tmp_path / "set"))
-    found = find(str(tmp_path / "set"), Data())
-    assert found.about == "set: 12 images to train on, 2 to validate, 3 classes"
-    assert found.classes == ["z", "a", "m"], "in its own order"
-    assert found.warnings == [
+    splits = find(str(tmp_path / "set"), Data())
+    assert splits.about == "set: 12 images to train on, 2 to validate, 3 classes"
+    assert splits.classes == ["z", "a", "m"], "in its own order"
+    assert splits.warnings == [
         "test: 1 rows have no label and are left out", "no validation images of 'z'",
     ]  # fmt: skip
-    there = pickle.loads(pickle.dumps(found.train))
+    there = pickle.loads(pickle.dumps(splits.train))
     for i in range(12):
         image, label = there.read(i)
         assert label == labels[i]
         assert image.getpixel((0, 0)) == (i, 2 * i, 3 * i)
-    assert [found.val.read(i)[1] for i in range(2)] == [2, 1]
-    assert found.val.name(1) == "set test row 2"
+    assert [splits.val.read(i)[1] for i in range(2)] == [2, 1]
+    assert splits.val.name(1) == "set test row 2"
 
 
 def test_a_strangers_dataset_names_no_other_files(rows, tmp_path):
@@ -93,14 +93,14 @@ def test_one_table_with_labels_of_text(rows, tmp_path):
     rows(["b", "a"] * 5, rows.datasets.Value("string"), broken=[3]).save_to_disk(
         str(tmp_path / "s")
     )
-    found = find(str(tmp_path / "s"), Data(holdout=0.2))
-    assert found.classes == ["a", "b"]
-    assert (len(found.train), len(found.val)) == (8, 2)
-    whole = [s.name(i) for s in (found.train, found.val) for i in range(len(s))]
+    splits = find(str(tmp_path / "s"), Data(holdout=0.2))
+    assert splits.classes == ["a", "b"]
+    assert (len(splits.train), len(splits.val)) == (8, 2)
+    whole = [s.name(i) for s in (splits.train, splits.val) for i in range(len(s))]
     assert sorted(whole) == [f"s train row {i}" for i in range(10)]
     part, i = next(
         (s, i)
-        for s in (found.train, found.val)
+        for s in (splits.train, splits.val)
         for i in range(len(s))
         if s.name(i) == "s train row 3"
     )

@@ -26,7 +26,7 @@ def pictures(count=24):
     return Arrays("noise", numbers(count), np.arange(count) % 4, list("abcd"))
 
 
-def made(**options):
+def image_set(**options):
     return augment.train(Augment(size=SIDE, interpolation="bilinear", **options), MEAN, STD)
 
 
@@ -37,7 +37,7 @@ def normalised(pixels):
 
 def test_each_picture_is_one_of_the_shifts_mirrored_or_not():
     pixels, pad = numbers(200), 2
-    image = made(pad=pad).block(pixels, draws((1, 2), 0, 200))
+    image = image_set(pad=pad).block(pixels, draws((1, 2), 0, 200))
     spread = np.pad(pixels, ((0, 0), (0, 0), (pad, pad), (pad, pad)), mode="reflect")
     seen = set()
     for i in range(200):
@@ -56,7 +56,7 @@ def test_each_picture_is_one_of_the_shifts_mirrored_or_not():
 
 def test_cutout_takes_one_square_that_may_leave_the_picture():
     pixels = np.full((300, 3, SIDE, SIDE), 255, np.uint8)
-    image = made(pad=0, flip=0.0, cutout=4).block(pixels, draws((3,), 0, 300))
+    image = image_set(pad=0, flip=0.0, cutout=4).block(pixels, draws((3,), 0, 300))
     holes = (image == 0).all(1)  # B H W
     assert torch.equal(holes, (image == 0).any(1))
     rows, columns = holes.any(2), holes.any(1)
@@ -69,10 +69,10 @@ def test_cutout_takes_one_square_that_may_leave_the_picture():
 
 def test_shares():
     pixels = numbers(1000)
-    plain = made(pad=0, flip=0.0).block(pixels, draws((0,), 0, 1000))
+    plain = image_set(pad=0, flip=0.0).block(pixels, draws((0,), 0, 1000))
     assert torch.allclose(plain, normalised(pixels), atol=1e-5)
     for share in (0.0, 0.3, 1.0):
-        image = made(pad=0, flip=share).block(pixels, draws((0,), 0, 1000))
+        image = image_set(pad=0, flip=share).block(pixels, draws((0,), 0, 1000))
         mirrored = (image == plain.flip(3)).all((1, 2, 3)).float().mean()
         assert abs(mirrored - share) < 0.05
 
@@ -87,7 +87,7 @@ def test_chance_is_of_seed_epoch_and_position_alone():
 @pytest.mark.parametrize("mix", [None, Mix(Augment(mixup=0.5))])
 def test_parts_processes_and_resumed_epochs_are_the_same_bits(mix):
     options = {"batch": 8, "seed": 4, "mix": mix}
-    transform = made(pad=2, cutout=3)
+    transform = image_set(pad=2, cutout=3)
     steps = [parts[0] for parts in Loader(pictures(), transform, **options).epoch(2)]
     for other in (
         {"part": 2}, {"workers": 1}, {"world": 2, "rank": 0}, {"world": 2, "rank": 1}
@@ -116,20 +116,20 @@ def test_evaluation_at_once_equals_one_by_one():
 
 def test_grey_pictures_and_those_of_other_sizes(tmp_path):
     grey = Arrays("grey", numbers(6)[:, 0], np.arange(6) % 2, list("ab"))
-    loader = Loader(grey, made(pad=0, flip=0.0), batch=6, shuffle=False)
+    loader = Loader(grey, image_set(pad=0, flip=0.0), batch=6, shuffle=False)
     ((batch,),) = loader.epoch(0)
     assert torch.allclose(batch.image, normalised(grey.pixels[:, None].repeat(3, 1)), atol=1e-5)
     for n, size in enumerate([(8, 8), (20, 11), (3, 5)]):
         Image.new("RGB", size, (9, 99, 200)).save(tmp_path / f"{n}.png")
     files = Files(tmp_path, ["0.png", "1.png", "2.png"], [0, 1, 0], list("ab"))
-    ((batch,),) = Loader(files, made(pad=2), batch=3).epoch(0)
+    ((batch,),) = Loader(files, image_set(pad=2), batch=3).epoch(0)
     assert batch.image.shape == (3, 3, SIDE, SIDE)
     assert not batch.image.std((2, 3)).any(), "of one colour, also beyond the edge"
     assert augment.test(Seen(size=SIDE, crop=0.9), MEAN, STD).block(numbers(2), None) is None
 
 
 def test_it_travels_and_says_what_it_does():
-    transform = made(pad=2, cutout=3)
+    transform = image_set(pad=2, cutout=3)
     assert isinstance(transform, Together)
     assert transform.names == ["crop", "flip", "cutout"]
     there, drawn = pickle.loads(pickle.dumps(transform)), draws((0,), 0, 9)
@@ -150,3 +150,23 @@ def test_it_travels_and_says_what_it_does():
 def test_what_does_not_go_together_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
         Augment(size=SIDE, **options)
+
+
+def test_mirrors_alternate_by_epoch():
+    """Without shifts a picture is itself or its mirror: the other one in the next epoch."""
+    images = pictures()
+    seen = []
+    for epoch in range(3):
+        loader = Loader(images, made(pad=0, alternate=True), batch=8, seed=3)
+        batches = [part for parts in loader.epoch(epoch) for part in parts]
+        order = torch.cat([part.index for part in batches]).argsort()
+        seen.append(torch.cat([part.image for part in batches])[order])
+    own = normalised(images.pixels)
+    mirrored = [(one - own.flip(3)).abs().amax((1, 2, 3)) < 1e-5 for one in seen]
+    plain = [(one - own).abs().amax((1, 2, 3)) < 1e-5 for one in seen]
+    assert all(torch.equal(a, ~b) for a, b in zip(plain, mirrored, strict=True))
+    assert 6 <= int(mirrored[0].sum()) <= 18
+    assert torch.equal(mirrored[0], ~mirrored[1])
+    assert torch.equal(mirrored[0], mirrored[2])
+    with pytest.raises(ValueError, match=r"set augment\.pad=4"):
+        Augment(size=SIDE, alternate=True)

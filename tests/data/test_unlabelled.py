@@ -16,12 +16,12 @@ def put(root, *names):
 def test_train_and_val_folders(tmp_path):
     put(tmp_path, "train/a.png", "train/deep/b.png", "val/c.png", "other/d.png")
     (tmp_path / "train" / "notes.txt").write_text("no picture")
-    found = find(str(tmp_path), Data())
-    assert [found.train.names[i] for i in range(2)] == ["train/a.png", "train/deep/b.png"]
-    assert found.val.names[0] == "val/c.png"
-    assert found.classes == []
-    assert "2 images to train on, 1 to validate" in found.about
-    image, label = found.train.read(1)
+    splits = find(str(tmp_path), Data())
+    assert [splits.train.names[i] for i in range(2)] == ["train/a.png", "train/deep/b.png"]
+    assert splits.val.names[0] == "val/c.png"
+    assert splits.classes == []
+    assert "2 images to train on, 1 to validate" in splits.about
+    image, label = splits.train.read(1)
     assert image.getpixel((0, 0)) == (1, 0, 0)
     assert label == 0
     assert len(every(str(tmp_path))) == 1
@@ -29,11 +29,11 @@ def test_train_and_val_folders(tmp_path):
 
 def test_some_are_held_out(tmp_path):
     put(tmp_path, *(f"{i}.png" for i in range(10)))
-    found = find(str(tmp_path), Data(holdout=0.3), seed=5)
-    names = [part.names[i] for part in (found.train, found.val) for i in range(len(part))]
+    splits = find(str(tmp_path), Data(holdout=0.3), seed=5)
+    names = [part.names[i] for part in (splits.train, splits.val) for i in range(len(part))]
     assert sorted(names) == sorted(f"{i}.png" for i in range(10))
-    assert len(found.val) == 3
-    assert find(str(tmp_path), Data(holdout=0.3), seed=5).val.digest() == found.val.digest()
+    assert len(splits.val) == 3
+    assert find(str(tmp_path), Data(holdout=0.3), seed=5).val.digest() == splits.val.digest()
     assert len(every(str(tmp_path))) == 10
 
 

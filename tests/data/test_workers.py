@@ -41,17 +41,17 @@ def alive(pid):
 
 
 def test_workers_outlive_epochs_and_end_with_the_loader():
-    made = Loader(Slow(), whose, batch=4, workers=2)
+    batches = Loader(Slow(), whose, batch=4, workers=2)
     seen = set()
     for n in range(3):
-        for step, (batch,) in enumerate(made.epoch(n)):
+        for step, (batch,) in enumerate(batches.epoch(n)):
             seen |= set(batch.target["pid"].tolist())
             assert set(batch.target["threads"].tolist()) == {1}
             if step == 3:
                 break
     assert len(seen) == 2
     assert os.getpid() not in seen
-    made.close()
+    batches.close()
     deadline = time.time() + 10
     while any(map(alive, seen)) and time.time() < deadline:
         time.sleep(0.1)
@@ -59,26 +59,26 @@ def test_workers_outlive_epochs_and_end_with_the_loader():
 
 
 def test_a_killed_worker_is_told_in_one_sentence():
-    made = Loader(Slow(), whose, batch=4, workers=1)
-    steps = made.epoch(0)
+    batches = Loader(Slow(), whose, batch=4, workers=1)
+    steps = batches.epoch(0)
     (batch,) = next(steps)
     os.kill(int(batch.target["pid"][0]), signal.SIGKILL)
     time.sleep(0.3)  # not here, in the middle of a step
     with pytest.raises(RuntimeError, match="Loader: a worker process was killed"):
         list(steps)
-    next(made.epoch(1))  # new workers
-    made.close()
+    next(batches.epoch(1))  # new workers
+    batches.close()
 
 
 def test_a_mistake_in_a_worker_is_told_as_it_is():
     def mistaken(image, target):
         raise RuntimeError("no such colour")
 
-    made = Loader(Slow(), mistaken, batch=4, workers=1)
+    batches = Loader(Slow(), mistaken, batch=4, workers=1)
     with pytest.raises(RuntimeError, match="no such colour"):
-        list(made.epoch(0))
+        list(batches.epoch(0))
     start = time.time()
-    made.close()
+    batches.close()
     assert time.time() - start < 3
 
 

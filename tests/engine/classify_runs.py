@@ -80,10 +80,10 @@ class Losses(At):
     """Remember the loss of every step."""
 
     def __init__(self):
-        self.found = []
+        self.losses = []
 
     def stepped(self, step, terms, rate, images):
-        self.found.append(sum(terms.values()))
+        self.losses.append(sum(terms.values()))
 
 
 def fit(recipe, data, out, watcher=None):
@@ -135,11 +135,13 @@ def same(a, b, path=""):
     if isinstance(a, dict):
         if a.keys() != b.keys():
             return f"{path}: {a.keys() ^ b.keys()}"
-        found = (same(a[k], b[k], f"{path}/{k}") for k in a if k != "seconds")
+        differences = (
+            same(a[k], b[k], f"{path}/{k}") for k in a if k not in ("seconds", "cpu", "cpu_seconds")
+        )
     elif isinstance(a, list | tuple):
         if len(a) != len(b):
             return path
-        found = (same(x, y, f"{path}/{i}") for i, (x, y) in enumerate(zip(a, b, strict=True)))
+        differences = (same(x, y, f"{path}/{i}") for i, (x, y) in enumerate(zip(a, b, strict=True)))
     else:
         return None if a == b else f"{path}: {a} and {b}"
-    return next((place for place in found if place is not None), None)
+    return next((place for place in differences if place is not None), None)

@@ -23,10 +23,10 @@ def state(value=1.0):
 def test_what_is_saved_comes_back(tmp_path):
     store = Checkpoints(tmp_path)
     store.save(state(2.0), 5)
-    found, torn = store.load()
-    assert found["step"] == 5
-    assert torch.equal(found["model"]["w"], torch.full((64,), 2.0))
-    assert found["rng"] == (3, (1, 2), None)
+    latest, torn = store.load()
+    assert latest["step"] == 5
+    assert torch.equal(latest["model"]["w"], torch.full((64,), 2.0))
+    assert latest["rng"] == (3, (1, 2), None)
     assert torn == []
 
 
@@ -70,8 +70,8 @@ def test_a_torn_file_falls_back_to_the_one_before(tmp_path, harm):
         path.write_bytes(data)
     else:
         path.write_bytes(data[: len(data) // 2 if harm == "cut" else 0])
-    found, torn = store.load()
-    assert found["step"] == 1
+    latest, torn = store.load()
+    assert latest["step"] == 1
     assert len(torn) == 1
     assert "step-000000002.safetensors is" in torn[0]
 
@@ -93,8 +93,8 @@ def test_a_torn_index_stands_in_nobodys_way(tmp_path):
     whole = (store.folder / "index.json").read_text()
     for text in ("{", "", "[]", '{"entries": 3}', whole.replace("30.0", "3.0"), "[" * 10**5):
         (store.folder / "index.json").write_text(text)
-        found, sentences = store.load()
-        assert found["step"] == 3
+        latest, sentences = store.load()
+        assert latest["step"] == 3
         assert "index.json is torn" in sentences[0]
         assert store.entry("best")["step"] == 1
     store.save(state(4), 4)
@@ -138,8 +138,8 @@ def test_links_out_of_the_run_are_not_followed(tmp_path):
     path = store.save(state(2), 2)
     path.rename(tmp_path / path.name)
     path.symlink_to(tmp_path / path.name)
-    found, sentences = store.load()
-    assert found["step"] == 1
+    latest, sentences = store.load()
+    assert latest["step"] == 1
     assert "link out of the run's folder" in sentences[0]
     store.folder.rename(tmp_path / "elsewhere")
     store.folder.symlink_to(tmp_path / "elsewhere")

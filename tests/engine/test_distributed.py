@@ -101,10 +101,10 @@ def test_an_evaluation_shared_by_two_counts_every_image_once(data, alone, tmp_pa
 
     assert apart(evaluated) == [0]
     assert apart(evaluated, ranks=2) == [0, 0]
-    found = [json.loads((tmp_path / f"{who}.json").read_text()) for who in ("alone", "0", "1")]
-    assert found[0]["images"] == 15
-    for figures in found[1:]:
-        assert figures == pytest.approx(found[0], rel=1e-6)
+    by_process = [json.loads((tmp_path / f"{who}.json").read_text()) for who in ("alone", "0", "1")]
+    assert by_process[0]["images"] == 15
+    for figures in by_process[1:]:
+        assert figures == pytest.approx(by_process[0], rel=1e-6)
 
 
 @pytest.mark.slow
@@ -163,10 +163,10 @@ def launched(*arguments, restarts=0, **environment):
 
 def a_rank_of(job):
     """The process id of rank 1 under a torchrun, once it trains."""
-    found = subprocess.run(
+    listing = subprocess.run(
         ["pgrep", "-f", "-P", str(job.pid), "saccade"], capture_output=True, text=True
     )
-    return [int(pid) for pid in found.stdout.split()]
+    return [int(pid) for pid in listing.stdout.split()]
 
 
 @pytest.mark.slow

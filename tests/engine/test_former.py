@@ -68,10 +68,10 @@ def test_a_metadata_that_hides_a_call_is_refused(old, tmp_path):
     marker = tmp_path / "marker"
     metadata = pickle.loads((old / ".metadata").read_bytes())
     for field in ("planner_data", "storage_meta", "state_dict_metadata", "storage_data"):
-        kept = getattr(metadata, field)
+        value = getattr(metadata, field)
         setattr(metadata, field, {"x": Evil(marker)})
         (old / ".metadata").write_bytes(pickle.dumps(metadata))
-        setattr(metadata, field, kept)
+        setattr(metadata, field, value)
         with pytest.raises(RefusedPickleError, match="names 'io open'"):
             former.leaves(old)
     assert not marker.exists()

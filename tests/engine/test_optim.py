@@ -17,16 +17,16 @@ def task(name="qna_nano"):
 def rates(plan, steps=10, lr=2.0):
     optim = torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=lr)
     clock = schedule(optim, plan, steps)
-    found = []
+    by_iteration = []
     for step in range(plan.epochs * steps):
         clock.step_update(step)
-        found.append(optim.param_groups[0]["lr"])
-    return found
+        by_iteration.append(optim.param_groups[0]["lr"])
+    return by_iteration
 
 
 def test_cosine_after_a_linear_warm_up():
-    found = rates(Schedule(epochs=5, warmup=1, start=0.1, end=0.01))
-    for step, rate in enumerate(found):
+    by_step = rates(Schedule(epochs=5, warmup=1, start=0.1, end=0.01))
+    for step, rate in enumerate(by_step):
         if step < 10:
             said = 2 * (0.1 + 0.9 * step / 10)
         else:
@@ -36,10 +36,10 @@ def test_cosine_after_a_linear_warm_up():
 
 
 def test_steps_and_poly_and_constant():
-    found = rates(Schedule(epochs=4, shape="step", steps=(2, 3), factor=0.5))
-    assert found == pytest.approx([2.0] * 20 + [1.0] * 10 + [0.5] * 10)
-    found = rates(Schedule(epochs=4, shape="poly", power=0.9))
-    assert found == pytest.approx([2 * (1 - s / 40) ** 0.9 for s in range(40)], rel=1e-6)
+    by_step = rates(Schedule(epochs=4, shape="step", steps=(2, 3), factor=0.5))
+    assert by_step == pytest.approx([2.0] * 20 + [1.0] * 10 + [0.5] * 10)
+    by_step = rates(Schedule(epochs=4, shape="poly", power=0.9))
+    assert by_step == pytest.approx([2 * (1 - s / 40) ** 0.9 for s in range(40)], rel=1e-6)
     assert set(rates(Schedule(epochs=2, shape="constant"))) == {2.0}
 
 
@@ -131,3 +131,32 @@ def test_iterations_stand_for_epochs():
         assert live.param_groups[0]["lr"] == pytest.approx((1 - step / 50) ** 0.9)
     with pytest.raises(ValueError, match="the warm-up lies within the epochs"):
         schedule(live, Schedule(epochs=9, iterations=10, warmup=2), 7)
+
+
+def test_muon_moves_matrices_by_orthogonal_steps_and_the_rest_by_adamw():
+    one = task("linglo_cifar")
+    optim = Optim(name="muon", lr=0.02, momentum=0.95, weight_decay=0.05, vectors=0.1)
+    by_fallback = {g["use_fallback"]: g for g in groups(one, optim)}
+    names = {p: name for name, p in one.named_parameters()}
+    matrices = [names[p] for g in groups(one, optim) if not g["use_fallback"] for p in g["params"]]
+    assert "net.backbone.stem.conv.weight" in matrices
+    assert not any(name.startswith("net.head") or name.endswith("bias") for name in matrices)
+    assert not any(
+        "stages.0.blocks.1.mix.saliency" in name for name in matrices
+    )  # four heads are no matrix
+    assert by_fallback[True]["lr_scale"] == pytest.approx(0.1)
+    assert by_fallback[False]["lr_scale"] == 1.0
+    live, net = optimiser(one, optim, 128), one.net
+    before = {p: p.detach().clone() for p in net.parameters()}
+    for p in net.parameters():
+        p.grad = torch.randn_like(p)
+    clock = schedule(live, Schedule(epochs=1, shape="constant"), 1)
+    clock.step_update(0)
+    live.step()
+    key = net.backbone.stages[2].blocks[0].mix.key.weight
+    step = (before[key] * (1 - 0.02 * 0.05) - key.detach()) / 0.02
+    lengths = torch.linalg.svdvals(step)  # near 1 but for the least ones, after five iterations
+    assert lengths.max() < 1.3
+    assert lengths.median() > 0.6
+    bias = net.backbone.stages[2].blocks[0].mix.key.bias
+    assert (before[bias] - bias).detach().abs().max() == pytest.approx(0.002, rel=0.01)

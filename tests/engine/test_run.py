@@ -9,20 +9,20 @@ from saccade.recipes.recipe import change
 from tests.engine.classify_runs import FULL
 
 
-def made(folder):
+def new_run(folder):
     return Run.create(folder, "quick", FULL, "somewhere", ["a", "b"])
 
 
 def test_a_run_is_read_as_it_was_written(tmp_path):
-    run = made(tmp_path / "run")
+    run = new_run(tmp_path / "run")
     assert Run.open(tmp_path / "run") == run
-    told = json.loads((run.folder / "environment.json").read_text())
-    assert {"saccade", "torch", "timm", "python", "command"} <= told.keys()
-    assert told["torch"] == environment()["torch"]
+    surroundings = json.loads((run.folder / "environment.json").read_text())
+    assert {"saccade", "torch", "timm", "python", "command"} <= surroundings.keys()
+    assert surroundings["torch"] == environment()["torch"]
 
 
 def test_a_torn_line_is_no_line_and_the_future_is_forgotten(tmp_path):
-    run = made(tmp_path / "run")
+    run = new_run(tmp_path / "run")
     for step in (3, 6, 9):
         run.write({"step": step})
     with open(run.folder / "report.jsonl", "a") as file:
@@ -51,7 +51,7 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
-    run = made(tmp_path / "run")
+    run = new_run(tmp_path / "run")
     monkeypatch.setattr(files, "NO_LINKS", 0)  # for the device that is always full
     (run.folder / "steps.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"steps\.jsonl.*is full; make room, then 'saccade resume"):

@@ -249,9 +249,9 @@ def test_another_machine_is_said(data, tmp_path):
 def test_a_stopped_run_leaves_no_process_behind(data, tmp_path):
     before = {p.pid for p in multiprocessing.active_children()}
     ask = At(2, lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Stopped) as kept:  # whose traceback holds all that lived
+    with pytest.raises(Stopped) as stopped:  # whose traceback holds all that lived
         fit(change(PLAIN, data__workers=1), data, tmp_path / "run", ask)
-    assert {p.pid for p in multiprocessing.active_children()} <= before, kept
+    assert {p.pid for p in multiprocessing.active_children()} <= before, stopped
 
 
 def test_a_resumed_run_compares_its_checksum_once(data, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from tests.engine.classify_runs import PLAIN, same
 CLASSES = ("a", "b")
 
 
-def made(seed):
+def trained_state(seed):
     task = make.task(PLAIN, CLASSES)
     torch.manual_seed(seed)
     optim = optimiser(task, PLAIN.optim, 8)
@@ -24,7 +24,7 @@ def made(seed):
 
 
 def test_a_checkpoint_fills_another_process(tmp_path):
-    one, other = made(0), made(1)
+    one, other = trained_state(0), trained_state(1)
     store = Checkpoints(tmp_path)
     TrainingState(*one, split=False).save(store, {"best": 3.0}, 7, None, Group())
     state, torn = TrainingState(*other, split=False).load(store, Group())
@@ -34,7 +34,7 @@ def test_a_checkpoint_fills_another_process(tmp_path):
 
 
 def test_what_is_published_is_the_network_with_its_names(tmp_path):
-    task, optim, average = made(0)
+    task, optim, average = trained_state(0)
     run = Run.create(tmp_path, "quick", PLAIN, "data", CLASSES)
     TrainingState(task, optim, average, split=False).publish(
         run, {"top1": 50.0}, {"ids": [7, 9]}, Group()

@@ -35,8 +35,8 @@ def predict(output, sizes):
 
 
 def answers(paths, batch, task=None):
-    found = predictions(paths, task or Mean(), transform, predict, torch.device("cpu"), batch)
-    return list(found)
+    results = predictions(paths, task or Mean(), transform, predict, torch.device("cpu"), batch)
+    return list(results)
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +55,11 @@ def paths(tmp_path_factory):
 @pytest.mark.parametrize("batch", [1, 4, 100])
 def test_answers_are_those_of_a_loop(paths, batch):
     task = Mean()
-    found = answers(paths, batch, task)
-    assert [answer.path for answer in found] == paths, "in their order"
-    assert [answer.path.name for answer in found if answer.error] == ["3.png", "gone.png"]
-    assert "there is no such file" in found[-1].error
-    for answer in found:
+    results = answers(paths, batch, task)
+    assert [answer.path for answer in results] == paths, "in their order"
+    assert [answer.path.name for answer in results if answer.error] == ["3.png", "gone.png"]
+    assert "there is no such file" in results[-1].error
+    for answer in results:
         if not answer.error:
             photo = rgb(answer.path, "")
             mean, size = answer.prediction

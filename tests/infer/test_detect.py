@@ -13,19 +13,24 @@ from saccade.engine.checkpoint import Checkpoints
 from saccade.infer.detect import Detector, Numbers
 from saccade.infer.files import pictures
 from saccade.recipes.recipe import change
+from tests.engine import shared_runs
 from tests.engine.classify_runs import PLAIN, At, apart, fit, folder, same
 from tests.engine.detect_runs import FIRST, THINGS, boxes_folder
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return boxes_folder(tmp_path_factory.mktemp("things"))
+def trained(tmp_path_factory):
+    return shared_runs.detector(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def run(data, tmp_path_factory):
-    recipe = change(THINGS, schedule__epochs=45, loop__evaluate_every=45, optim__lr=5e-3)
-    return fit(recipe, data, tmp_path_factory.mktemp("run") / "r")
+def data(trained):
+    return trained[0]
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[1]
 
 
 def test_it_learns_and_says_so(run, data):
@@ -45,11 +50,11 @@ def test_boxes_are_in_the_pictures_own_pixels(run, data):
     assert detector.ids == [FIRST, FIRST + 1]
     for scale in (1, 2):  # a larger copy is seen at the same size
         near = 0
-        for told in truth["images"]:
-            photo = Image.open(data / "images" / "val" / told["file_name"]).convert("RGB")
+        for entry in truth["images"]:
+            photo = Image.open(data / "images" / "val" / entry["file_name"]).convert("RGB")
             photo = photo.resize((scale * photo.width, scale * photo.height))
             x, y, right, bottom = (detector(photo).boxes[0] / scale).tolist()
-            own = [a["bbox"] for a in truth["annotations"] if a["image_id"] == told["id"]]
+            own = [a["bbox"] for a in truth["annotations"] if a["image_id"] == entry["id"]]
             middle = (x + right) / 2, (y + bottom) / 2
             near += any(
                 abs(middle[0] - a - w / 2) + abs(middle[1] - b - h / 2) < 8 for a, b, w, h in own
@@ -88,19 +93,19 @@ def test_figures_do_not_depend_on_who_shares_a_batch(tmp_path):
     """Key-only attention looks at a whole image; padding would be looked at too."""
     place = boxes_folder(tmp_path / "things")
     file = place / "annotations" / "instances_val.json"
-    told = json.loads(file.read_text())
-    for i, image in enumerate(told["images"]):  # four sizes
+    content = json.loads(file.read_text())
+    for i, image in enumerate(content["images"]):  # four sizes
         photo = Image.open(place / "images" / "val" / image["file_name"])
         image["height"] = 64 + 12 * i
         photo.crop((0, 0, 80, 64 + 12 * i)).save(place / "images" / "val" / image["file_name"])
-    file.write_text(json.dumps(told))
+    file.write_text(json.dumps(content))
     recipe = change(THINGS, model__name="linglo_nano", schedule__epochs=20, optim__lr=4e-3)
     run = fit(change(recipe, loop__evaluate_every=20), place, tmp_path / "run")
-    kept = run.lines()[-1]["val"]
-    assert kept["AP50"] > 0
+    figures = run.lines()[-1]["val"]
+    assert figures["AP50"] > 0
     for batch in (1, 2, 64):
         again = session.evaluate(run.folder, batch=batch).compute()
-        assert again["AP"] == pytest.approx(kept["AP"], abs=1e-3), batch
+        assert again["AP"] == pytest.approx(figures["AP"], abs=1e-3), batch
 
 
 @pytest.mark.slow

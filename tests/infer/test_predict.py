@@ -20,13 +20,13 @@ def test_guesses_over_files_folders_and_patterns(run, data, tmp_path):
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8 no picture")
     words = [str(data / "val" / "red"), str(data / "val" / "blue" / "*.png"),
              str(tmp_path / "broken.jpg"), "gone.png"]  # fmt: skip
-    found = dict(guesses(words, run.folder))
-    assert len(found) == 3 + 3 + 1 + 1
-    right = [guess[0].label == file.split("/")[-2] for file, guess in found.items()
+    answers = dict(guesses(words, run.folder))
+    assert len(answers) == 3 + 3 + 1 + 1
+    right = [guess[0].label == file.split("/")[-2] for file, guess in answers.items()
              if not isinstance(guess, str)]  # fmt: skip
     assert sum(right) >= 5
-    assert "no readable picture" in found[str(tmp_path / "broken.jpg")]
-    assert "gone.png" in found["gone.png"]
+    assert "no readable picture" in answers[str(tmp_path / "broken.jpg")]
+    assert "gone.png" in answers["gone.png"]
 
 
 def test_a_model_must_know_its_classes(tmp_path):

@@ -9,15 +9,15 @@ from saccade.layers.anchors import KEPT, Anchors, within
 
 def test_an_anchor_by_hand():
     anchors = Anchors((8, 16), scales=2, least=4.0)
-    found = anchors([(2, 3), (1, 2)])
-    assert found.shape == (6 * (6 + 2), 4)
+    boxes = anchors([(2, 3), (1, 2)])
+    assert boxes.shape == (6 * (6 + 2), 4)
     # row 1, column 2 of the fine level: centre (20, 12); its third shape (tall), first size
-    x0, y0, x1, y1 = found[(1 * 3 + 2) * 6 + 4].tolist()
+    x0, y0, x1, y1 = boxes[(1 * 3 + 2) * 6 + 4].tolist()
     assert (x0 + x1) / 2 == pytest.approx(20)
     assert (y0 + y1) / 2 == pytest.approx(12)
     assert (x1 - x0) * (y1 - y0) == pytest.approx(32 * 32, rel=1e-5)
     assert (y1 - y0) / (x1 - x0) == pytest.approx(2)
-    second = found[(1 * 3 + 2) * 6 + 3]  # square, half an octave larger
+    second = boxes[(1 * 3 + 2) * 6 + 3]  # square, half an octave larger
     assert float(second[2] - second[0]) == pytest.approx(32 * 2**0.5)
 
 
@@ -37,14 +37,14 @@ def test_made_once_a_size_and_not_kept_for_ever():
 
 
 def test_which_lie_on_the_image():
-    found = Anchors((8,), scales=1)([(3, 4)])
-    on = within(found, (16, 20)).reshape(3, 4, 3)
+    boxes = Anchors((8,), scales=1)([(3, 4)])
+    on = within(boxes, (16, 20)).reshape(3, 4, 3)
     assert on[..., 0].tolist() == [
         [True, True, False, False],
         [True, True, False, False],
         [False] * 4,
     ]
-    assert within(found, (16, 21)).reshape(3, 4, 3)[0, :, 0].tolist() == [True, True, True, False]
+    assert within(boxes, (16, 21)).reshape(3, 4, 3)[0, :, 0].tolist() == [True, True, True, False]
     assert torch.equal(on[..., 0], on[..., 2])
 
 

@@ -24,7 +24,7 @@ from saccade.ops.branches import composed
 kernels = pytest.mark.skipif(not native.available(), reason=native.where())
 
 
-def worn(layer):
+def as_after_training(layer):
     """As after some training: no scale or shift at its initial value."""
     for module in layer.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -70,7 +70,7 @@ def convolutions(call) -> int:
 @pytest.mark.parametrize("shape", [(2, 5, 6, 8), (3, 1, 2, 8), (1, 9, 4, 8), (2, 1, 1, 8)])
 def test_the_equation_in_double_precision(shape, skip):
     """It is convolution and BatchNorm, branch by branch: output, gradients, running statistics."""
-    layer = worn(FeedForward(8, 32, RPCPE(32, skip=skip))).double()
+    layer = as_after_training(FeedForward(8, 32, RPCPE(32, skip=skip))).double()
     other = copy.deepcopy(layer)
     x = torch.randn(shape, dtype=torch.float64)
     g = torch.randn_like(x)
@@ -97,7 +97,7 @@ def test_the_equation_in_double_precision(shape, skip):
 @pytest.mark.parametrize("skip", [False, True])
 @pytest.mark.parametrize("shape", [(2, 9, 7, 8), (40, 1, 1, 8), (3, 1, 70, 8), (2, 17, 2, 8)])
 def test_a_feed_forward_computes_no_branch(shape, skip, momentum):
-    layer = worn(FeedForward(8, 32, RPCPE(32, skip=skip)))
+    layer = as_after_training(FeedForward(8, 32, RPCPE(32, skip=skip)))
     for branch in layer.position.branches:
         branch.norm.momentum = momentum
     other = copy.deepcopy(layer).double()
@@ -122,7 +122,7 @@ def test_statistics_of_maps_with_a_large_mean():
 
 
 def test_in_eval_mode_the_running_statistics_count():
-    layer = worn(RPCPE(16)).double()
+    layer = as_after_training(RPCPE(16)).double()
     for _ in range(3):
         layer(torch.randn(2, 16, 5, 6, dtype=torch.float64) * 2 + 1)
     layer.eval()
@@ -135,7 +135,7 @@ def test_in_eval_mode_the_running_statistics_count():
 
 @kernels
 def test_double_backward():
-    layer = worn(FeedForward(8, 16, RPCPE(16)))
+    layer = as_after_training(FeedForward(8, 16, RPCPE(16)))
     other = copy.deepcopy(layer)
     x = torch.randn(2, 4, 5, 8, requires_grad=True)
     penalties = []
@@ -147,7 +147,7 @@ def test_double_backward():
 
 @kernels
 def test_compiles_in_one_graph(untyped):
-    layer = worn(FeedForward(8, 32, RPCPE(32)))
+    layer = as_after_training(FeedForward(8, 32, RPCPE(32)))
     other = copy.deepcopy(layer)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     x, g = torch.randn(2, 9, 7, 8), torch.randn(2, 9, 7, 8)
@@ -171,7 +171,7 @@ def _average(norm):
 
 @pytest.mark.parametrize("change", [_hook, _freeze_one, _average], ids=lambda f: f.__name__)
 def test_what_somebody_changed_is_called(change):
-    layer = worn(FeedForward(8, 32, RPCPE(32)))
+    layer = as_after_training(FeedForward(8, 32, RPCPE(32)))
     change(layer.position.branches[1].norm)
     other = copy.deepcopy(layer)
     x, g = torch.randn(2, 9, 7, 8), torch.randn(2, 9, 7, 8)
@@ -189,7 +189,7 @@ def test_synchronised_norms_are_called(monkeypatch):
 
 
 def test_frozen_norms_cost_nothing():
-    layer = FeedForward(8, 32, worn(RPCPE(32)))
+    layer = FeedForward(8, 32, as_after_training(RPCPE(32)))
     x = torch.randn(2, 9, 7, 8)
     layer(x)
     expected = layer.eval()(x)
@@ -212,7 +212,7 @@ def test_torch_func_sees_batch_norm():
 
 @kernels
 def test_without_a_backward_statistics_are_gathered_too():
-    layer = worn(FeedForward(8, 32, RPCPE(32)))
+    layer = as_after_training(FeedForward(8, 32, RPCPE(32)))
     other = copy.deepcopy(layer)
     x = torch.randn(2, 9, 7, 8)
     with torch.no_grad():
@@ -230,7 +230,7 @@ def test_maps_of_one_pixel_and_of_none():
 
 
 def test_autocast():
-    layer = worn(FeedForward(8, 32, RPCPE(32)))
+    layer = as_after_training(FeedForward(8, 32, RPCPE(32)))
     other = copy.deepcopy(layer)
     x = torch.randn(2, 9, 7, 8)
     with torch.autocast("cpu", torch.bfloat16):

@@ -20,7 +20,7 @@ def branch_by_branch(layer, x):
     return y
 
 
-def worn(layer):
+def as_after_training(layer):
     """As after some training: no statistic or scale at its initial value."""
     for module in layer.modules():
         if isinstance(module, torch.nn.BatchNorm2d):
@@ -35,7 +35,7 @@ def worn(layer):
 @pytest.mark.parametrize("form", CPE)
 @pytest.mark.parametrize("norm", [False, True])
 def test_fusing_keeps_the_function(form, norm):
-    layer = worn(CPE[form](6, norm=norm)).double().eval()
+    layer = as_after_training(CPE[form](6, norm=norm)).double().eval()
     x = torch.randn(2, 6, 7, 5, dtype=torch.float64)
     expected = branch_by_branch(layer, x)
     torch.testing.assert_close(layer(x), expected, rtol=1e-14, atol=1e-14)
@@ -87,6 +87,9 @@ def test_absolute_positions_at_any_size():
     torch.testing.assert_close(layer(x), layer.table)
     torch.nn.init.ones_(layer.table)
     torch.testing.assert_close(layer(torch.zeros(1, 4, 9, 5)), torch.ones(1, 4, 9, 5))
+    halves = layer.bfloat16()(torch.zeros(1, 4, 9, 5, dtype=torch.bfloat16))
+    assert (halves == 1).all()
+    assert halves.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("training", [False, True])

@@ -28,14 +28,14 @@ pytestmark = pytest.mark.skipif(not pays(), reason="torch's own product is the f
 
 def block(dim=24, heads=2, hidden=48, position=True, norm=True, drop=0.1, fuse=False):
     encode = RPCPE(hidden, norm=norm) if position else None
-    made = Block(dim, KeyOnlyAttention(dim, heads), FeedForward(dim, hidden, encode), drop).eval()
+    net = Block(dim, KeyOnlyAttention(dim, heads), FeedForward(dim, hidden, encode), drop).eval()
     with torch.no_grad():
-        for tensor in (*made.parameters(), *made.buffers()):
+        for tensor in (*net.parameters(), *net.buffers()):
             if tensor.is_floating_point():
                 tensor.add_(0.2 * torch.rand_like(tensor))
     if fuse and encode is not None:
         encode.fuse()
-    return made
+    return net
 
 
 def image(*shape):

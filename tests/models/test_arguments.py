@@ -95,9 +95,9 @@ def test_a_header_reaches_nothing_outside(kind, net, alone, tmp_path):
     text = json.dumps({**describe(net), **EVIL[kind]}).replace("MARKER", place)
     path = written(net, tmp_path / "m.safetensors", json.loads(text))
     alone.clear()
-    with pytest.raises(ValueError, match=r"^load: .*m\.safetensors") as told:
+    with pytest.raises(ValueError, match=r"^load: .*m\.safetensors") as error:
         saccade.load(path)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert [name for name in alone if name.startswith(place)] == []
     assert list((tmp_path / "marker").iterdir()) == []
 

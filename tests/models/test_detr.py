@@ -58,8 +58,8 @@ def test_padding_would_matter_without_that():
     with torch.no_grad():
         alone = net(image[None])["logits"][0]
         torch.testing.assert_close(theirs(image[None]).logits[0], alone, atol=1e-5, rtol=1e-5)
-        shown = theirs(batch, pixel_mask=detr.masked(batch, sizes).long()).logits[0]
-    assert (shown - alone).abs().max() > 1e-3
+        padded_logits = theirs(batch, pixel_mask=detr.masked(batch, sizes).long()).logits[0]
+    assert (padded_logits - alone).abs().max() > 1e-3
 
 
 def test_the_whole_of_transformers_is_there(tmp_path):

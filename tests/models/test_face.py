@@ -25,6 +25,7 @@ def test_a_network_of_timms_has_the_same_class_each_time():
     assert type(nets[0]) is type(nets[1])
     assert isinstance(nets[0], Face)
     assert torch.jit.trace(nets[0].eval(), torch.zeros(1, 3, 64, 64)) is not None
+    assert torch.jit.script(nets[0]) is not None
 
 
 def test_our_own_are_not_changed():

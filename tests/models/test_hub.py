@@ -14,7 +14,7 @@ CLASSES = ["ant", "bee", "cat"]
 SHOWN = {"input_size": (3, 48, 48), "crop_pct": 0.9, "interpolation": "bilinear"}
 
 
-def made(name="linglo_nano", **options):
+def new_model(name="linglo_nano", **options):
     """As if trained: norms that saw something, no parameter where it began."""
     net = saccade.build(name, num_classes=3, **options).eval()
     for tensor in net.state_dict().values():
@@ -30,7 +30,7 @@ def same(a, b):
 
 
 def test_saved_by_timm_and_pulled_by_timm_and_by_saccade(tmp_path):
-    net = made()
+    net = new_model()
     save_for_hf(net, str(tmp_path), {"label_names": CLASSES}, safe_serialization=True)
     again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert same(again, net)
@@ -45,7 +45,7 @@ def test_saved_by_timm_and_pulled_by_timm_and_by_saccade(tmp_path):
 
 
 def test_another_number_of_classes_keeps_the_backbone(tmp_path):
-    net = made()
+    net = new_model()
     save_for_hf(net, str(tmp_path), safe_serialization=True)
     other = timm.create_model(f"local-dir:{tmp_path}", pretrained=True, num_classes=5).eval()
     x = torch.randn(1, 3, 64, 64)
@@ -66,7 +66,7 @@ def test_another_number_of_classes_keeps_the_backbone(tmp_path):
     ],
 )
 def test_written_by_saccade_with_all_it_was_built_with(tmp_path, name, options):
-    net = made(name, **options)
+    net = new_model(name, **options)
     hub.write(net, tmp_path, "# card", SHOWN, classes=CLASSES, figures={"top1": 90.0})
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "README.md", "config.json", "model.safetensors",
@@ -99,5 +99,36 @@ def test_a_model_of_timm(tmp_path):
 
 def test_a_fused_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="before fuse"):
-        hub.write(made().fuse(), tmp_path / "x", "", SHOWN)
+        hub.write(new_model().fuse(), tmp_path / "x", "", SHOWN)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "said"),
+    [
+        ("", "label_names", ["\x1b[2J", "b", "c"], "no list of plain words"),
+        ("", "label_names", [1, 2, 3], "no list of plain words"),
+        ("", "label_names", {"0": "a", "1": "b", "2": ["c"]}, "no list of plain words"),
+        ("", "label_names", {"a": "b"}, "not numbered"),
+        ("", "architecture", "hf-hub:someone/net", "no model named"),
+        ("pretrained_cfg", "input_size", "x", "input_size is three numbers"),
+        ("pretrained_cfg", "input_size", [3, 0, 0], "input_size is three numbers"),
+        ("pretrained_cfg", "std", 5, "std is three numbers"),
+        ("pretrained_cfg", "std", [0, 0, 0], "std is three numbers"),
+        ("pretrained_cfg", "mean", [0, 0], "mean is three numbers"),
+        ("pretrained_cfg", "crop_pct", "a", "crop_pct is a number"),
+        ("pretrained_cfg", "interpolation", ["a"], "interpolation is a word"),
+        ("model_args", "num_classes", 10**6, "is of another model"),
+        ("model_args", "checkpoint_path", "/etc/passwd", "no argument 'checkpoint_path'"),
+        ("model_args", "base_width", 128, "is no config of timm's"),
+    ],
+)
+def test_a_strangers_config_is_checked_word_by_word(group, key, value, said, tmp_path):
+    net = timm.create_model("resnet10t", num_classes=3)
+    save_for_hf(net, str(tmp_path), {"label_names": CLASSES}, safe_serialization=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (config.setdefault(group, {}) if group else config)[key] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=said) as refused:
+        saccade.load(tmp_path)
+    assert "\n" not in str(refused.value)

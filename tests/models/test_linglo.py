@@ -12,12 +12,12 @@ from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import RPCPE
 from saccade.models.linglo import LinGlo
 from saccade.ops import native
-from tests.layers.test_position import branch_by_branch, worn
+from tests.layers.test_position import as_after_training, branch_by_branch
 
 
 @pytest.mark.parametrize("norm", [False, True])
 def test_fusing_a_whole_model_is_exact(norm, monkeypatch, untyped):
-    model = worn(saccade.build("linglo_nano", branch_norm=norm)).double().eval()
+    model = as_after_training(saccade.build("linglo_nano", branch_norm=norm)).double().eval()
     x = torch.randn(2, 3, 48, 56, dtype=torch.float64)
     fused = copy.deepcopy(model).fuse()
     with torch.no_grad():
@@ -155,3 +155,21 @@ def test_dot_product_twins_agree():
 def test_what_cannot_be_built_is_refused(arguments, says):
     with pytest.raises(ValueError, match=says):
         LinGlo((32, 64, 160, 256), (1, 1, 1, 1), **arguments)
+
+
+def test_a_word_of_the_layout_has_a_letter_for_each_block():
+    model = saccade.build("linglo_cifar", num_classes=10).backbone
+    kinds = [[type(block).__name__ for block in stage.blocks] for stage in model.stages]
+    assert kinds == [["SEBasicBlock", "Block"]] * 2 + [["Block"]]
+    assert [m.shape[2] for m in model(torch.zeros(1, 3, 32, 32))] == [16, 8, 4]
+    with pytest.raises(ValueError, match="a letter for each block"):
+        saccade.build("linglo_cifar", layout=("CH", "CHH", "H"))
+    with pytest.raises(ValueError, match="a letter C or H"):
+        saccade.build("linglo_cifar", layout=("CH", "", "H"))
+
+
+def test_attention_is_in_every_stage_of_the_record_model():
+    model = saccade.build("linglo_cifar", num_classes=10)
+    for stage in model.backbone.stages:
+        assert any(isinstance(m, KeyOnlyAttention) for m in stage.modules())
+    assert sum(p.numel() for p in model.parameters()) <= 700_000

@@ -53,38 +53,38 @@ def blocks(model):
 
 def outputs(model, x):
     """What each block and stage of the authors' code gives, from a run of ours."""
-    found, hooks = {}, []
+    maps, hooks = {}, []
 
     def keep(name):
-        return lambda module, inputs, y: found.__setitem__(name, y.permute(0, 2, 3, 1))
+        return lambda module, inputs, y: maps.__setitem__(name, y.permute(0, 2, 3, 1))
 
     named = {"StemBlock_0": model.backbone.stages[0].down, **blocks(model)}
     for name, module in named.items():
         hooks.append(module.register_forward_hook(keep(name)))
-    found["ClassificationHead_0"] = model(x)
+    maps["ClassificationHead_0"] = model(x)
     for hook in hooks:
         hook.remove()
-    last = found["StemBlock_0"]
+    last = maps["StemBlock_0"]
     for i in range(4):
         for kind in ("LSAStage", "QnAStage"):  # a stage gives what its last block gives
             inside = [name for name in named if name.startswith(f"{kind}_{i}/")]
-            last = found[f"{kind}_{i}"] = found[inside[-1]] if inside else last
-    return found
+            last = maps[f"{kind}_{i}"] = maps[inside[-1]] if inside else last
+    return maps
 
 
 def test_every_block_of_the_micro_model(shared):
     arrays, model = golden(shared)
     x = torch.tensor(arrays["x"]).permute(0, 3, 1, 2)
-    found = outputs(model, x)
+    maps = outputs(model, x)
     expected = {key[2:]: a for key, a in arrays.items() if key.startswith("i:")}
     assert len(expected) == 21
     for name, theirs in expected.items():
-        ours = found[name]
+        ours = maps[name]
         if "MSA_Block" in name:  # theirs stay in windows from block to block
             ours = tiled(ours, 4, 4)
         assert ours.shape == theirs.shape, name
         assert relative(ours, theirs) < 1e-5, name
-    assert relative(found["ClassificationHead_0"], arrays["logits"]) < 1e-6
+    assert relative(maps["ClassificationHead_0"], arrays["logits"]) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,11 @@ def test_the_authors_trees_fit(shared, theirs, ours):
 def test_the_authors_drop_path_rates(shared, theirs, ours):
     rates = json.loads((shared / "golden" / "qna" / "drop_path.json").read_text())[theirs]
     model = saccade.build(ours, device="meta")
-    found = {path: getattr(block.drop, "drop_prob", 0.0) for path, block in blocks(model).items()}
-    assert [*found] == [*rates]
-    assert found == pytest.approx(rates, abs=1e-12)
+    by_block = {
+        path: getattr(block.drop, "drop_prob", 0.0) for path, block in blocks(model).items()
+    }
+    assert [*by_block] == [*rates]
+    assert by_block == pytest.approx(rates, abs=1e-12)
 
 
 # -- weights from elsewhere ------------------------------------------------------------------------
@@ -153,8 +155,8 @@ def test_shapes_tell_the_variant(ours):
     model = saccade.build(ours, device="meta", num_classes=3)
     shapes = qna.flax.shapes(model, qna.flax_entries(model))
     zeros = {path: np.zeros(shape, np.float32) for path, shape in shapes.items()}
-    found = qna.from_flax(zeros)
-    assert (found.default_cfg["architecture"], found.num_classes) == (ours, 3)
+    net = qna.from_flax(zeros)
+    assert (net.default_cfg["architecture"], net.num_classes) == (ours, 3)
 
 
 @pytest.mark.parametrize(
@@ -215,8 +217,8 @@ def test_every_row_of_the_tables_has_a_name():
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_section_5_1_varies_the_queries(queries):
     model = saccade.build("qna_table4_2220_1152_w7", queries=queries, device="meta")
-    found = {m.queries for m in model.modules() if isinstance(m, LearnedQueryAttention)}
-    assert found == {queries}
+    counts = {m.queries for m in model.modules() if isinstance(m, LearnedQueryAttention)}
+    assert counts == {queries}
 
 
 @pytest.mark.parametrize(

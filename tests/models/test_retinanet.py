@@ -102,17 +102,17 @@ def test_starting_from_another_detector():
 
 
 def test_settings_come_by_a_recipe_a_dict_or_by_name():
-    asked = RetinaNet(dim=32, depth=1, scales=2, norm=True)
-    words = {word: getattr(asked, word) for word in retinanet.WORDS}
+    settings = RetinaNet(dim=32, depth=1, scales=2, norm=True)
+    words = {word: getattr(settings, word) for word in retinanet.WORDS}
     for net in (
-        retinanet.build("linglo_nano", 2, asked),
+        retinanet.build("linglo_nano", 2, settings),
         retinanet.build("linglo_nano", 2, words),
         retinanet.build("linglo_nano", 2, **words),
     ):
         assert net.arguments["settings"] == words
         assert (net.anchors, net.pyramid.dim, len(net.classify.mix)) == (6, 32, 1)
     # the backbone's heads are not the detector's
-    net = retinanet.build("linglo_nano", 2, asked, heads=(1, 2, 4, 7), drop_path_rate=0.3)
+    net = retinanet.build("linglo_nano", 2, settings, heads=(1, 2, 4, 7), drop_path_rate=0.3)
     assert net.backbone.body.heads == (1, 2, 4, 7)
 
 

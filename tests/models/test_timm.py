@@ -104,9 +104,9 @@ def test_intermediates_are_the_features(name):
             torch.testing.assert_close(got, want)
         last = model.forward_intermediates(x, indices=2, intermediates_only=True)
         assert len(last) == 2
-        kept = model.prune_intermediate_layers([0, 1], prune_head=True)
-        assert kept == [0, 1]
-        early = model.forward_intermediates(x, indices=kept, intermediates_only=True)
+        stages = model.prune_intermediate_layers([0, 1], prune_head=True)
+        assert stages == [0, 1]
+        early = model.forward_intermediates(x, indices=stages, intermediates_only=True)
     assert [tuple(m.shape) for m in early] == [tuple(m.shape) for m in maps[:2]]
 
 

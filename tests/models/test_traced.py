@@ -93,7 +93,7 @@ def load_elsewhere(imports, paths):
 @pytest.mark.slow
 def test_a_saved_trace_runs_or_says_what_it_needs(untyped, tmp_path):
     """After `import saccade` it runs. Without, it runs too, or the trace or the error says so."""
-    x, paths, wants, told = torch.ones(1, 3, 64, 64), [], [], []
+    x, paths, wants, sentences = torch.ones(1, 3, 64, 64), [], [], []
     for name in NANOS:
         model = build(name)
         with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
@@ -101,11 +101,11 @@ def test_a_saved_trace_runs_or_says_what_it_needs(untyped, tmp_path):
             paths.append(tmp_path / f"{name}.pt")
             torch.jit.trace(model, x).save(paths[-1])
             wants.append(model(x).flatten())
-        told.append(" ".join(str(w.message) for w in caught))
+        sentences.append(" ".join(str(w.message) for w in caught))
     for got, want in zip(load_elsewhere("saccade", paths), wants, strict=True):
         assert not isinstance(got, str), got
         close(torch.tensor(got), want)
-    for got, want, words in zip(load_elsewhere("nothing", paths), wants, told, strict=True):
+    for got, want, words in zip(load_elsewhere("nothing", paths), wants, sentences, strict=True):
         if isinstance(got, str):
             assert "import saccade" in got + words, got
         else:

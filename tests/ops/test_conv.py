@@ -38,12 +38,12 @@ def test_weight_gradient_is_the_convolutions(size):
 @pytest.mark.parametrize("bias", [True, False])
 def test_same_as_a_convolution(avx2, bias):
     tensors = case(bias=bias)
-    given = [t for t in tensors if t is not None]
+    present = [t for t in tensors if t is not None]
     y, want = conv.conv3x3(*tensors), F.conv2d(*tensors, padding=1)
     assert products(y)
     assert torch.equal(y, want)
     grad = torch.randn_like(y)
-    ours, theirs = (torch.autograd.grad(out, given, grad) for out in (y, want))
+    ours, theirs = (torch.autograd.grad(out, present, grad) for out in (y, want))
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
 

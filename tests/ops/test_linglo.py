@@ -147,13 +147,13 @@ def test_collapsed_keeps_no_key_or_value():
     """What backward keeps is the input and small matrices: nothing else of the tokens' size."""
     x, w = torch.randn(1, 2000, 32, requires_grad=True), letters(32, 1, torch.float32)
     w = ops.Weights(*(t.requires_grad_() for t in w))
-    kept = {}
+    sizes = {}
 
     def keep(t):
-        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        sizes[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
         return t
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
         ops.collapsed(x, w)
-    large = [n for n in kept.values() if n >= x.nbytes]
+    large = [n for n in sizes.values() if n >= x.nbytes]
     assert large == [x.nbytes]

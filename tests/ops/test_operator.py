@@ -42,14 +42,14 @@ def _power(
     return y if shift is None else y + shift
 
 
-def _power_forward(out, kept, x, weight, shift, exponent) -> None:
+def _power_forward(out, residuals, x, weight, shift, exponent) -> None:
     out.copy_(_power(x, weight, shift, exponent))
-    if kept:
-        kept[0].copy_(x ** (exponent - 1))
+    if residuals:
+        residuals[0].copy_(x ** (exponent - 1))
 
 
-def _power_backward(grad, kept, wanted, x, weight, shift, exponent):
-    (below,) = kept
+def _power_backward(grad, residuals, wanted, x, weight, shift, exponent):
+    (below,) = residuals
     ours = exponent * below * weight * grad, (below * x * grad).sum(0)
     return *ours, None if shift is None else grad.sum(0)
 
@@ -207,12 +207,12 @@ VARYING = {
 
 def forms(example: Example) -> list[str]:
     """Those that compute this example here."""
-    found = []
+    names = []
     for form in example.operator.ready():
         inputs = example.inputs(example.dtype(form))
         if takes(example, form, inputs):
-            found.append(form)
-    return found
+            names.append(form)
+    return names
 
 
 def gradients(f: Callable[..., Tensor], tensors: list[Any], g: Tensor | None = None) -> list[Any]:
@@ -286,11 +286,11 @@ def test_inputs_of_any_strides(name, change):
             "expanded": lambda t=t: t.select(0, 0).expand_as(t),
         }[change]()
         dense = [*inputs[:i], other.contiguous(), *inputs[i + 1 :]]
-        given = [*inputs[:i], other, *inputs[i + 1 :]]
+        others = [*inputs[:i], other, *inputs[i + 1 :]]
         want = gradients(example.reference, [None if t is None else t.double() for t in dense])
         for form in forms(example):
-            if has_backward(example, form) and takes(example, form, given):
-                got = gradients(lambda *t, form=form: example.call(*t, backend=form), given)
+            if has_backward(example, form) and takes(example, form, others):
+                got = gradients(lambda *t, form=form: example.call(*t, backend=form), others)
                 close(got, want, 2e-5)
 
 
@@ -306,12 +306,12 @@ def test_gradients_of_any_strides(name):
     shape = example.reference(*inputs).shape
     g = torch.randn(shape)
     turned, flat = g.movedim(0, -1).contiguous().movedim(-1, 0), g[:1, ..., :1].expand(shape)
-    for given in (turned, flat):
+    for tensors in (turned, flat):
         for form in forms(example):
             if has_backward(example, form):
                 f = lambda *t, form=form: example.call(*t, backend=form)  # noqa: E731
-                want = gradients(f, inputs, given.contiguous())
-                close(gradients(f, inputs, given), want, 1e-6)
+                want = gradients(f, inputs, tensors.contiguous())
+                close(gradients(f, inputs, tensors), want, 1e-6)
 
 
 # -- derivatives ----------------------------------------------------------------------------------
@@ -398,17 +398,17 @@ def test_vmap_is_a_loop(name):
 
     for which in ((0,), (len(inputs) - 1,), tuple(every)):
         axes = tuple(0 if i in which else None for i in every)
-        given = [twice[i] if i in which else inputs[i] for i in every]
+        others = [twice[i] if i in which else inputs[i] for i in every]
         samples = [
-            [t[n] if a == 0 else t for t, a in zip(given, axes, strict=True)] for n in (0, 1)
+            [t[n] if a == 0 else t for t, a in zip(others, axes, strict=True)] for n in (0, 1)
         ]
         for form in ("auto", *example.operator.kernels):
             if form == "auto" or form in forms(example):
                 call = lambda *t, form=form: example.call(*t, backend=form)  # noqa: E731
                 want = torch.stack([call(*sample) for sample in samples])
-                close([torch.func.vmap(call, axes)(*given)], [want], 1e-5)
+                close([torch.func.vmap(call, axes)(*others)], [want], 1e-5)
         gradient = torch.func.grad(loss, argnums=tuple(every))
-        together = torch.func.vmap(gradient, axes)(*given)
+        together = torch.func.vmap(gradient, axes)(*others)
         for n, sample in enumerate(samples):
             want = gradients(lambda *t: example.call(*t).square().sum(), sample, torch.ones(()))
             close([t[n] for t in together], want[1:], 1e-4)
@@ -451,10 +451,10 @@ def backward_arguments(example: Example, form: str) -> tuple[Any, ...]:
     inputs = example.inputs(torch.float32)
     op, kernel = example.operator, example.operator.kernels.get(form)
     results = op._call(*inputs, *example.options, form, kernel is not None)
-    out, *kept = results if op.keeps else (results,)
+    out, *residuals = results if op.keeps else (results,)
     saved = out if kernel is not None and kernel.saves else None
     wanted = [t is not None for t in inputs]
-    return (torch.randn_like(out), *inputs, *example.options, saved, *kept, form, wanted)
+    return (torch.randn_like(out), *inputs, *example.options, saved, *residuals, form, wanted)
 
 
 def kinds(results: Any) -> list[tuple]:
@@ -476,8 +476,8 @@ def test_fake_results_are_like_real_ones(name, symbolic, untyped):
             t.to(memory_format=torch.channels_last) if t is not None and t.ndim == 4 else t
             for t in inputs
         ]
-        for given in (inputs, turned):
-            arguments = (*given, *example.options, form, form in op.kernels)
+        for tensors in (inputs, turned):
+            arguments = (*tensors, *example.options, form, form in op.kernels)
             real = kinds(op._call(*arguments))
             mode = FakeTensorMode(shape_env=ShapeEnv() if symbolic else None)
             with mode:

@@ -200,16 +200,16 @@ def test_not_a_number_stays_visible():
 def held(form, k):
     """Bytes kept for backward, and at the peak of forward, and of forward and backward."""
     inputs = case(1, 24, 24, 2, 4, 8, k, torch.float32, grad=True)
-    kept = []
+    sizes = []
 
     def step():
         form(*inputs, 1, k // 2).sum().backward()
         for t in inputs:
             t.grad = None
 
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: (kept.append(t), t)[1], lambda t: t):
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: (sizes.append(t), t)[1], lambda t: t):
         form(*inputs, 1, k // 2)
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in kept}
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in sizes}
     step()
     with torch.no_grad():
         forward = peak_memory(lambda: form(*inputs, 1, k // 2))

@@ -25,10 +25,10 @@ def test_the_file_answers_every_claim():
 def test_the_file_has_nothing_else():
     known = {(row.kind, row.name, row.claim.what) for row in ROWS}
     plain = json.loads(claims.FILE.read_text())
-    kept = {
+    cells = {
         (k, name, what) for k, names in plain.items() for name in names for what in plain[k][name]
     }
-    assert kept - known == set()
+    assert cells - known == set()
 
 
 def test_sentences_follow_from_the_cells():

@@ -101,9 +101,9 @@ def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
     make.workers(PLAIN.data, Group())
     find(str(data / "train"), FULL.data)
     augment.train(book.find("cifar_best").augment, (0.5,) * 3, (0.5,) * 3)
-    shown = {(words.Recipe, "about")}  # by `saccade recipes`
+    readers = {(words.Recipe, "about")}  # by `saccade recipes`
     fields = {(kind, f.name) for kind in kinds for f in dataclasses.fields(kind)}
-    idle = {f"{kind.__name__}.{name}" for kind, name in fields - read - shown}
+    idle = {f"{kind.__name__}.{name}" for kind, name in fields - read - readers}
     assert idle == set()
     task = Path(words.__file__).parents[1] / "tasks" / "classify"
     source = "".join((task / name).read_text() for name in ("teacher.py", "__init__.py"))

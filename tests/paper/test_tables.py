@@ -89,25 +89,25 @@ def test_the_file_of_cells_is_complete(family, file):
     """Numbers and ticks between tabs in a paper's text are those of the file, and as many."""
     (path,) = Path(SEEDS).glob(file)
     shape = re.compile(r"\d+(?:\.\d+)?M?|✓|\[[\d,]+\]")
-    found = Counter()
+    counts = Counter()
     for line in path.read_text().splitlines():
         if "\t" not in line or re.match(r"-?\d+, -?\d+\t", line):  # a drawing of offsets
             continue
         cells = [re.sub(r"</?b>", "", cell).strip() for cell in line.split("\t")]
         if family == "qna" and not any(shape.fullmatch(cell) for cell in cells[-3:]):
             continue  # QnA's Table 1
-        found.update(cell for cell in cells if shape.fullmatch(cell))
+        counts.update(cell for cell in cells if shape.fullmatch(cell))
     by_stage = ("qna", "Table 1")  # which has a test of its own
     ours = Counter(
         cell for f, w, _, _, cell in CELLS if f == family and (f, w) != by_stage and cell != "-"
     )
     if family == "qna":  # a list that stands for several rows is printed once
-        lists = {cell for cell in {*found, *ours} if cell.startswith("[")}
-        assert {cell for cell in lists if found[cell]} == {cell for cell in lists if ours[cell]}
+        lists = {cell for cell in {*counts, *ours} if cell.startswith("[")}
+        assert {cell for cell in lists if counts[cell]} == {cell for cell in lists if ours[cell]}
         for cell in lists:
-            del found[cell], ours[cell]
-        found["90"] -= 1  # Table 2 prints it for each of its two networks
-    assert found == ours
+            del counts[cell], ours[cell]
+        counts["90"] -= 1  # Table 2 prints it for each of its two networks
+    assert counts == ours
 
 
 @pytest.mark.skipif(not SEEDS, reason="SACCADE_SEEDS names no folder with the papers' texts")

@@ -10,7 +10,7 @@ from tests.report.run_folders import EPOCHS, written
 NAN = float("nan")
 
 
-def made(*runs):
+def groups_of(*runs):
     return comparison.groups([Summary.of(run) for run in runs])
 
 
@@ -21,7 +21,7 @@ def cells(table):
 def test_seeds_are_one_row(tmp_path):
     tops = 90.0, 92.0, 91.5
     runs = [written(tmp_path / f"s{i}", seed=i, best=top) for i, top in enumerate(tops)]
-    (group,) = made(*runs)
+    (group,) = groups_of(*runs)
     assert group.seeds == [0, 1, 2]
     assert group.best == pytest.approx((statistics.fmean(tops), statistics.stdev(tops)))
     assert group.differs == {}
@@ -48,19 +48,19 @@ def test_each_seed_may_begin_with_a_run_of_its_own(tmp_path):
                 sets=[f"model.start={start.folder}", f"model.name={start.recipe.model.name}"])
         for i, start in enumerate(starts)
     ]  # fmt: skip
-    groups = made(*later)
+    groups = groups_of(*later)
     assert [group.seeds for group in groups] == [[0, 1], [0, 1]]
     assert [group.differs for group in groups] == [{}, {}]
     longer = written(tmp_path / "longer", sets=["schedule.epochs=3"])
     other = written(tmp_path / "o", "finetune", sets=[f"model.start={longer.folder}"], seed=2)
-    assert len(made(*later, other)) == 3
-    assert "model.start" in made(*later, other)[0].differs
+    assert len(groups_of(*later, other)) == 3
+    assert "model.start" in groups_of(*later, other)[0].differs
 
 
 def test_what_differs_is_a_column(tmp_path):
     a = written(tmp_path / "a", best=90.0)
     b = written(tmp_path / "b", best=95.0, sets=["optim.lr=0.5", "model.name=resnet18"])
-    groups = made(a, b)
+    groups = groups_of(a, b)
     assert [group.model for group in groups] == ["resnet18", "linglo_nano"]  # the best first
     assert groups[0].differs == {"optim.lr": 0.5}
     row = cells(comparison.table(groups))
@@ -73,22 +73,22 @@ def test_what_differs_is_a_column(tmp_path):
 def test_runs_of_one_name_are_named_in_full(tmp_path):
     a, b = (written(tmp_path / place / "run", seed=i) for i, place in enumerate("ab"))
     longer = written(tmp_path / "c", sets=["schedule.epochs=3"])
-    (one,) = made(a, b)
+    (one,) = groups_of(a, b)
     assert cells(comparison.table([one]))["run"] == [f"{tmp_path}/{{a/run,b/run}}"]
-    assert "c" in cells(comparison.table(made(a, longer)))["run"]
+    assert "c" in cells(comparison.table(groups_of(a, longer)))["run"]
 
 
 def test_many_differences_are_told_beneath(tmp_path):
-    groups = made(written(tmp_path / "a"), written(tmp_path / "b", "scratch"))
+    groups = groups_of(written(tmp_path / "a"), written(tmp_path / "b", "scratch"))
     row = cells(comparison.table(groups))
     assert "augment.size" not in row
-    told = comparison.beneath(groups)
-    assert any(line.startswith("b: ") and "augment.size=64" in line for line in told)
+    lines = comparison.beneath(groups)
+    assert any(line.startswith("b: ") and "augment.size=64" in line for line in lines)
     assert {group.label for group in groups} == {"linglo_nano, a", "linglo_nano, b"}
 
 
 def test_an_unfinished_run_stands_by_itself(tmp_path):
-    groups = made(
+    groups = groups_of(
         written(tmp_path / "a", seed=0), written(tmp_path / "b", seed=1),
         written(tmp_path / "c", seed=2, epochs=3),
     )  # fmt: skip
@@ -99,18 +99,20 @@ def test_an_unfinished_run_stands_by_itself(tmp_path):
 
 
 def test_other_data_is_never_averaged_and_is_warned_of(tmp_path):
-    groups = made(written(tmp_path / "a", seed=0), written(tmp_path / "b", seed=1, data="pets"))
+    groups = groups_of(
+        written(tmp_path / "a", seed=0), written(tmp_path / "b", seed=1, data="pets")
+    )
     assert len(groups) == 2
     assert comparison.beneath(groups) == [
         "these runs saw different data: their figures do not compare"
     ]
-    same_path = made(written(tmp_path / "c"), written(tmp_path / "d", seed=1, classes=5))
+    same_path = groups_of(written(tmp_path / "c"), written(tmp_path / "d", seed=1, classes=5))
     assert len(same_path) == 2
     assert len(comparison.beneath(same_path)) == 1
 
 
 def test_a_seed_twice_is_told(tmp_path):
-    groups = made(written(tmp_path / "a"), written(tmp_path / "b"))
+    groups = groups_of(written(tmp_path / "a"), written(tmp_path / "b"))
     assert comparison.beneath(groups) == ["some runs share a seed: their spread says nothing"]
 
 
@@ -119,12 +121,12 @@ def test_different_tasks_do_not_compare(tmp_path):
     with pytest.raises(
         ValueError, match=r"judged by top-1 and .*b' by ap: runs of different tasks"
     ):
-        made(a, b)
+        groups_of(a, b)
 
 
 def test_nan_is_last_and_null(tmp_path):
     bad = written(tmp_path / "a", sets=["optim.lr=9"], figures=lambda _: {"top1": NAN})
-    groups = made(bad, written(tmp_path / "b"))
+    groups = groups_of(bad, written(tmp_path / "b"))
     assert groups[1].plain()["best"] is None
     json.dumps([group.plain() for group in groups], allow_nan=False)
 

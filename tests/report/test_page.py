@@ -48,7 +48,7 @@ def read(run, pictures=None, notes=()):
 def test_it_tells_the_run(tmp_path):
     run = written(tmp_path / "r", sets=["optim.lr=0.5"], best=97.3, bad={"a.png": "zero bytes"})
     write_json(run.folder / "baseline.json", {"name": "a linear model", "top1": 90.1})
-    made = read(run, {"curves": b"one", "confusion": b"two"}, ["a note"])
+    page = read(run, {"curves": b"one", "confusion": b"two"}, ["a note"])
     for part in (
         "quick: linglo_nano on mnist",
         f"97.30% top-1 of 1000 validation images, at epoch {EPOCHS}",
@@ -62,16 +62,16 @@ def test_it_tells_the_run(tmp_path):
         "torch",
         "taken for",
     ):
-        assert part in made.text, part
-    assert made.alone["mark"] == ["0.5", "0.5"]
-    assert "saccade resume" not in made.text
-    assert "script" not in made.tags
+        assert part in page.text, part
+    assert page.alone["mark"] == ["0.5", "0.5"]
+    assert "saccade resume" not in page.text
+    assert "script" not in page.tags
 
 
 def test_it_needs_no_net(tmp_path):
-    made = read(written(tmp_path), {"curves": b"one", "confusion": b"two"})
-    assert made.fetched == ["data:image/png;base64,b25l", "data:image/png;base64,dHdv"]
-    assert {"link", "script", "iframe"}.isdisjoint(made.tags)
+    page = read(written(tmp_path), {"curves": b"one", "confusion": b"two"})
+    assert page.fetched == ["data:image/png;base64,b25l", "data:image/png;base64,dHdv"]
+    assert {"link", "script", "iframe"}.isdisjoint(page.tags)
 
 
 def test_a_row_an_evaluation_and_the_best_marked(tmp_path):
@@ -83,9 +83,9 @@ def test_a_row_an_evaluation_and_the_best_marked(tmp_path):
 
 
 def test_an_unfinished_run_can_go_on(tmp_path):
-    made = read(written(tmp_path / "my run; rm -r", epochs=2))
-    assert "not finished" in made.text
-    assert f"saccade resume '{tmp_path}/my run; rm -r'" in made.text
+    page = read(written(tmp_path / "my run; rm -r", epochs=2))
+    assert "not finished" in page.text
+    assert f"saccade resume '{tmp_path}/my run; rm -r'" in page.text
 
 
 @pytest.mark.parametrize("where", ["class", "file", "data", "name", "baseline", "environment"])
@@ -101,24 +101,41 @@ def test_nothing_from_strangers_becomes_markup(tmp_path, where):
         write_json(run.folder / "baseline.json", {"name": EVIL, "top1": 1.0})
     if where == "environment":
         write_json(run.folder / "environment.json", {EVIL: EVIL})
-    made = read(run)
-    assert "script" not in made.tags
-    assert EVIL in made.text
+    page = read(run)
+    assert "script" not in page.tags
+    assert EVIL in page.text
 
 
 def test_a_long_list_of_bad_images_is_cut(tmp_path):
     run = written(tmp_path, bad={f"{i}.png": "torn" for i in range(250)})
-    made = read(run)
-    assert "250 of them" in made.text
-    assert "and 50 more, in bad.json" in made.text
-    assert "249.png" not in made.text
+    page = read(run)
+    assert "250 of them" in page.text
+    assert "and 50 more, in bad.json" in page.text
+    assert "249.png" not in page.text
 
 
 def test_a_run_of_which_little_is_left(tmp_path):
     run = written(tmp_path, epochs=1, name="mine", figures=lambda _: {"top1": float("nan")})
     for file in ("tables.json", "environment.json"):
         (tmp_path / file).unlink()
-    made = read(run)
-    assert "nan top-1" in made.text
-    assert "No recipe is named 'mine'" in made.text
-    assert "Confusion" not in made.text
+    page = read(run)
+    assert "nan top-1" in page.text
+    assert "No recipe is named 'mine'" in page.text
+    assert "Confusion" not in page.text
+
+
+def test_examples_and_tables_are_shown(tmp_path):
+    run = written(tmp_path)
+    rows = [{"caption": EVIL, "jpeg": "QUJD"}, {"caption": "no picture", "jpeg": '"><script>'}]
+    content = {
+        "per_class": [{"class": EVIL, "AP": None, "boxes": 3}],
+        "examples": {EVIL: rows, "none": [], "odd": "text"},
+    }
+    write_json(run.folder / "tables.json", content)
+    page = read(run)
+    assert "script" not in page.tags
+    assert page.text.count(EVIL) == 3, "the title, a caption, and the class"
+    assert "no picture" not in page.text
+    assert [one for one in page.fetched if one == "data:image/jpeg;base64,QUJD"]
+    assert "as a table" in page.text
+    assert "-" in page.text

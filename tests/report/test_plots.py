@@ -147,6 +147,15 @@ def test_any_number_of_classes(count):
 
 
 def test_absent_classes_and_odd_names():
-    found = {"$x_1$": 10.0, "a" * 80: 0.0, "naïve\nname": 99.9, "gone": None}
-    table = [{"class": name, "IoU": share} for name, share in found.items()]
+    figures = {"$x_1$": 10.0, "a" * 80: 0.0, "naïve\nname": 99.9, "gone": None}
+    table = [{"class": name, "IoU": share} for name, share in figures.items()]
     assert plots.classes(table).startswith(b"\x89PNG")
+
+
+def test_precision_over_recall(texts):
+    curves = {"mean of .50 to .95": [1.0, 0.5, 0.0], "overlap .50": [1.0, 1.0, 0.7]}
+    png = plots.precision(curves)
+    assert Image.open(io.BytesIO(png)).width > 300
+    drawn = " ".join(texts)
+    assert "overlap .50: AP 90.0" in drawn
+    assert "recall" in drawn

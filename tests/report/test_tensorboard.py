@@ -9,11 +9,11 @@ def points(folder, tag):
     """What TensorBoard reads: (step, value) in the order of the files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
-    found.Reload()
-    if tag not in found.Tags()["scalars"]:
+    events = EventAccumulator(str(folder / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    if tag not in events.Tags()["scalars"]:
         return []
-    return [(event.step, event.value) for event in found.Scalars(tag)]
+    return [(event.step, event.value) for event in events.Scalars(tag)]
 
 
 def train(log, run, begin, end, *, per_epoch=4, epochs=6):

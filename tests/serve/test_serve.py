@@ -14,17 +14,21 @@ import saccade
 from saccade import cli, serve
 from saccade.cli.command import parse
 from saccade.cli.serve import serve as command
-from saccade.engine import session
+from saccade.engine import make, session
+from saccade.recipes.disk import to_plain
+from tests.data.scenes import NAMES
 from tests.engine.classify_runs import PLAIN, fit, folder
+from tests.engine.dense_runs import SEGMENT
+from tests.engine.detect_runs import THINGS
 
 pytest.importorskip("fastapi")
 httpx = pytest.importorskip("httpx")
 
 
 def letters(image, kind="PNG"):
-    made = io.BytesIO()
-    image.save(made, kind)
-    return made.getvalue()
+    content = io.BytesIO()
+    image.save(content, kind)
+    return content.getvalue()
 
 
 PHOTO = letters(Image.fromarray(np.random.default_rng(0).integers(0, 255, (48, 70, 3), np.uint8)))
@@ -69,6 +73,58 @@ def test_the_page_needs_nothing_from_elsewhere(ask):
     assert "https://" not in page.text
 
 
+def test_the_interface_is_documented(ask):
+    page, schema, names, cat, other = ask(
+        *(("GET", path, b"") for path in
+          ("/docs", "/openapi.json", "/samples", "/samples/cat", "/samples/dog"))
+    )  # fmt: skip
+    assert "/look" in page.text
+    assert "evidence" in page.text
+    assert "src=" not in page.text, "nothing is loaded"
+    described = schema.json()
+    look = described["paths"]["/look"]["post"]
+    assert {one["name"] for one in look["parameters"]} == {
+        "model", "y", "x", "classes", "evidence",
+    }  # fmt: skip
+    assert "requestBody" in look
+    assert cat.headers["content-type"] == "image/jpeg"
+    assert "cat" in names.json()
+    assert other.status_code == 404
+
+
+def test_the_answer_is_as_documented(ask, look):
+    (schema,) = ask(("GET", "/openapi.json", b""))
+    about = schema.json()["paths"]["/look"]["post"]["responses"]["200"]
+    known = about["content"]["application/json"]["schema"]["properties"]
+    (answer,) = look("/look?model=1&evidence=1", PHOTO)
+    told = answer.json()
+    assert set(told) == set(known)
+    assert set(told["model"]) <= set(known["model"]["properties"])
+    evidence = told["evidence"]
+    values = np.frombuffer(base64.b64decode(evidence["maps"]), np.uint8)
+    assert len(values) == np.prod(evidence["shape"])
+    assert abs(int(values.max()) - 128) == 127 or abs(int(values.min()) - 128) == 127
+    (answer,) = look("/look?model=3&evidence=1", PHOTO)
+    assert answer.json()["evidence"] is None, "untrained"
+
+
+@pytest.mark.parametrize("kind", ["segment", "detect"])
+def test_boxes_and_regions_are_drawn(tmp_path, kind):
+    recipe, classes = (SEGMENT, NAMES) if kind == "segment" else (THINGS, ["disc", "slab"])
+    plain = to_plain(recipe)
+    path = saccade.save(
+        make.model(recipe, len(classes)), tmp_path / "m.safetensors", classes=list(classes),
+        task=plain["task"], test=plain["test"],
+    )  # fmt: skip
+    told = serve.look(serve.loaded(str(path)), Image.new("RGB", (70, 48), "grey"))
+    assert told["guesses"] == []
+    assert (told["shares"] is None) == (kind == "detect")
+    assert (told["boxes"] is None) == (kind == "segment")
+    with Image.open(io.BytesIO(base64.b64decode(told["drawn"]))) as drawn:
+        assert drawn.width >= 70
+    assert bool(told["stages"]) == (kind == "segment"), "the detector's backbone has none"
+
+
 def test_models_are_told(ask):
     (answer,) = ask(("GET", "/models", b""))
     trained, linglo, sasa, fresh, *_ = answer.json()
@@ -84,10 +140,10 @@ def test_models_are_told(ask):
 
 def test_classes_and_maps(look):
     (answer,) = look("/look?model=0", PHOTO)
-    told = answer.json()
-    assert [set(g) for g in told["guesses"]] == [{"label", "share"}] * 3
-    assert sum(g["share"] for g in told["guesses"]) == pytest.approx(1, abs=1e-4)
-    for stage in told["stages"]:
+    reply = answer.json()
+    assert [set(g) for g in reply["guesses"]] == [{"label", "share"}] * 3
+    assert sum(g["share"] for g in reply["guesses"]) == pytest.approx(1, abs=1e-4)
+    for stage in reply["stages"]:
         raw = np.frombuffer(base64.b64decode(stage["maps"]), np.uint8).reshape(stage["shape"])
         assert (raw.max((1, 2)) == 255).all(), "each head from its least to its most"
     (answer,) = look("/look?model=3", PHOTO)
@@ -99,8 +155,8 @@ def test_a_pixel_looks_around_itself(look, model):
     corners = []
     for y, x in ((0, 0), (0.99, 0.99)):
         (answer,) = look(f"/look?model={model}&y={y}&x={x}", PHOTO)
-        told = answer.json()
-        stage = told["stages"][0]
+        reply = answer.json()
+        stage = reply["stages"][0]
         raw = np.frombuffer(base64.b64decode(stage["maps"]), np.uint8).reshape(stage["shape"])
         rows, columns = np.nonzero(raw[0])
         corners.append((rows.mean() / raw.shape[1], columns.mean() / raw.shape[2]))
@@ -158,16 +214,16 @@ def test_what_goes_wrong_is_said_in_a_sentence(look, monkeypatch, caplog, error,
 
 def test_a_model_without_attention_still_knows_classes(look):
     (answer,) = look("/look?model=4&y=.5&x=.5", PHOTO)
-    told = answer.json()
+    reply = answer.json()
     assert answer.status_code == 200
-    assert told["stages"] == []
-    assert told["at"] is None
-    assert "no attention of its family" in told["what"]
+    assert reply["stages"] == []
+    assert reply["at"] is None
+    assert "no attention of its family" in reply["what"]
     fresh = serve.loaded("sasa_nano_conv")
     trained = replace(fresh, trained=session.untrained("sasa_nano_conv"))
-    told = serve.look(trained, Image.new("RGB", (70, 48)))
-    assert len(told["guesses"]) == 5
-    assert told["stages"] == []
+    reply = serve.look(trained, Image.new("RGB", (70, 48)))
+    assert len(reply["guesses"]) == 5
+    assert reply["stages"] == []
 
 
 def test_classes_are_told_when_asked_for(look):
@@ -178,19 +234,19 @@ def test_classes_are_told_when_asked_for(look):
 
 def test_a_model_is_loaded_when_asked_for_and_its_maps_are_named(look, ask):
     (answer,) = look("/look?model=5", PHOTO)
-    told = answer.json()
-    assert told["model"]["name"] == "qna_nano.pets37"
-    assert told["model"]["parameters"] > 0
+    reply = answer.json()
+    assert reply["model"]["name"] == "qna_nano.pets37"
+    assert reply["model"]["parameters"] > 0
     (answer,) = ask(("GET", "/models", b""))
-    assert answer.json()[5] == told["model"]
-    names = [stage["name"] for stage in told["stages"]]
+    assert answer.json()[5] == reply["model"]
+    names = [stage["name"] for stage in reply["stages"]]
     assert names == ["stage 1", "stage 2", "stage 3", "stage 4, way down"]
-    for stage in told["stages"]:
+    for stage in reply["stages"]:
         assert len(stage["labels"]) == stage["shape"][0]
-    assert told["stages"][0]["labels"] == [
+    assert reply["stages"][0]["labels"] == [
         "query 1, head 1", "query 1, head 2", "query 2, head 1", "query 2, head 2",
     ]  # fmt: skip
-    assert "checkerboard" in told["note"]
+    assert "checkerboard" in reply["note"]
     (answer,) = look("/look?model=5&y=.5&x=.5", PHOTO)
     assert answer.json()["note"] == "", "the windows of one pixel do not overlap"
     (answer,) = look("/look?model=1", PHOTO)
@@ -202,8 +258,8 @@ def test_names_tell_models_apart(tmp_path):
     places = [tmp_path / name for name in ("a/run", "b/run", "b/other")]
     for place in places:
         place.mkdir(parents=True)
-    given = [*map(str, places), "linglo_nano", "sasa_nano_conv"]
-    assert serve.titles(given) == [
+    words = [*map(str, places), "linglo_nano", "sasa_nano_conv"]
+    assert serve.titles(words) == [
         "a/run", "b/run", "other", "linglo_nano.pets37", "sasa_nano_conv",
     ]  # fmt: skip
     assert serve.titles([str(places[0])] * 2) == ["run", "run"]
@@ -324,6 +380,46 @@ def test_what_cannot_be_served_is_said(tmp_path):
         serve.loaded(str(path))
 
 
+def _look_around(page, settled):
+    """Samples, evidence, a map shown large, opacity, the way back from a pixel, a wide screen."""
+    page.set_viewport_size({"width": 1600, "height": 900})
+    page.locator("#samples button").first.click()
+    page.wait_for_function("shot.bytes.name == 'cat.jpg' && !columns.some(me => me.busy)")
+    assert settled() == ""
+    page.locator("select").first.select_option("1")
+    assert settled() == ""
+    left, right = (page.locator(name).bounding_box() for name in (".left", "figure >> nth=0"))
+    assert right["x"] > left["x"] + left["width"] - 1, "maps lie beside the picture"
+    page.locator("#opacity").fill("0")
+    pen = "document.querySelector('figure canvas').getContext('2d')"
+    grey = f"() => [...{pen}.getImageData(9, 9, 1, 1).data]"
+    r, g, b, _ = page.evaluate(grey)
+    assert r == g == b, "nothing of the map is left"
+    page.locator("#opacity").fill("100")
+    assert page.evaluate(grey)[0] != page.evaluate(grey)[2]
+    page.locator("[value=evidence]").check()
+    assert settled() == ""
+    page.wait_for_function("document.querySelectorAll('figure').length == 3")
+    page.locator("[value=attention]").check()
+    page.locator("figure button").first.focus()
+    page.keyboard.press("Enter")
+    first = page.locator("#largename").text_content()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#largename").text_content() != first
+    assert page.locator("#largemap").bounding_box()["width"] > 600
+    with page.expect_download() as download:
+        page.click("#download")
+    assert download.value.suggested_filename.endswith(".png")
+    page.keyboard.press("Escape")
+    assert page.locator("#large").is_hidden()
+    assert page.locator("#whole").is_hidden()
+    page.locator(".photo").first.click(position={"x": 50, "y": 50})
+    assert settled() == ""
+    page.click("#whole")
+    assert settled() == ""
+    assert page.evaluate("shot.at") is None
+
+
 @pytest.mark.slow
 def test_in_a_browser(application, tmp_path):
     """Drop a picture, compare two models, choose a pixel by keyboard: as a person would."""
@@ -363,8 +459,9 @@ def test_in_a_browser(application, tmp_path):
             page.locator("select").nth(1).select_option("2")
             second = page.locator("section").nth(1)
             second.locator("figure").first.wait_for()
-            tops = [second.locator("figure").nth(i).bounding_box()["y"] for i in range(4)]
-            assert len(set(tops)) == 1, "four heads in a row"
+            boxes = [second.locator("figure").nth(i).bounding_box() for i in range(2)]
+            assert boxes[0]["y"] == boxes[1]["y"], "two heads in a row"
+            assert boxes[0]["width"] > 120, "large enough to be read"
             wide = "document.documentElement.scrollWidth <= innerWidth"
             assert page.evaluate(wide), "a phone need not scroll sideways"
 
@@ -373,20 +470,21 @@ def test_in_a_browser(application, tmp_path):
                 return page.locator("#said").text_content()
 
             assert settled() == ""
-            asked = []
-            page.on("request", lambda request: asked.append(request.url))
+            requests = []
+            page.on("request", lambda request: requests.append(request.url))
             press = "photo => photo.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowUp'}))"
             second.locator(".photo").evaluate(
                 f"photo => {{ for (let i = 30; i--;) ({press})(photo) }}"
             )
             assert settled() == ""
-            assert len(asked) == 4, "of thirty presses the first and the last, for each model"
-            assert all("classes=0" in url for url in asked)
+            assert len(requests) == 4, "of thirty presses the first and the last, for each model"
+            assert all("classes=0" in url for url in requests)
             assert page.locator(".guess").count() == 3 + 5, "classes stay"
 
             def still_usable():
                 with page.expect_response(lambda answer: "y=0.4" in answer.url) as answer:
-                    page.locator(".photo").first.click(position={"x": 20, "y": 20})
+                    photo = page.locator(".photo").first
+                    photo.click(position={"x": 20, "y": 0.45 * photo.bounding_box()["height"]})
                 assert answer.value.ok
                 assert settled() == ""
 
@@ -410,7 +508,10 @@ def test_in_a_browser(application, tmp_path):
             assert second.locator("figure").count() == 0
             page.locator("select").nth(1).select_option("5")
             assert settled() == ""
+            assert "4 of 16 heads" in second.text_content()
+            page.check("#every")
             assert "query 2, head 1" in second.text_content()
+            page.uncheck("#every")
             assert "stage 4, way down" in second.text_content()
             page.route("**/look*", lambda route: route.fulfill(status=500, body="no JSON"))
             page.locator("select").nth(1).select_option("2")
@@ -421,6 +522,7 @@ def test_in_a_browser(application, tmp_path):
             assert page.locator("section").count() == 1
             assert page.locator("#more").is_visible()
             still_usable()
+            _look_around(page, settled)
             assert errors == []
             browser.close()
     finally:

@@ -33,8 +33,8 @@ def plain_ssim(a, b):
 
 def test_ssim_is_the_definition():
     a, b = pair()
-    found = ssim(torch.tensor(a), torch.tensor(b))
-    assert found.tolist() == pytest.approx([plain_ssim(*p) for p in zip(a, b, strict=True)])
+    value = ssim(torch.tensor(a), torch.tensor(b))
+    assert value.tolist() == pytest.approx([plain_ssim(*p) for p in zip(a, b, strict=True)])
     assert ssim(torch.tensor(a), torch.tensor(a)).tolist() == pytest.approx([1, 1])
     with pytest.raises(ValueError, match="11 x 11 pixels or more"):
         ssim(torch.rand(1, 3, 10, 20), torch.rand(1, 3, 10, 20))

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 import saccade
-from saccade import tasks
+from saccade import cli, tasks
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.train import Stopped
@@ -36,13 +36,11 @@ def data(tmp_path_factory):
     return brightness.pictures(tmp_path_factory.mktemp("data") / "greys")
 
 
-@pytest.fixture
-def trained(run, data, tmp_path):
-    code, out = run(
-        "train", "brightness", "--data", str(data), "--out", str(tmp_path / "run"), *WORKERS
-    )
-    assert code == 0, out
-    return tmp_path / "run"
+@pytest.fixture(scope="module")
+def trained(data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    cli.main(["train", "brightness", "--data", str(data), "--out", str(out), *WORKERS])
+    return out
 
 
 def test_it_trains_and_its_model_comes_back(trained):
@@ -103,5 +101,5 @@ def test_other_commands_say_what_it_is(run, trained, data, tmp_path):
 
 def test_no_file_of_saccade_knows_it():
     command = ["grep", "-rli", "brightness_net", str(SOURCE)]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert [line for line in found.stdout.splitlines() if line.endswith(".py")] == []
+    listing = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert [line for line in listing.stdout.splitlines() if line.endswith(".py")] == []

@@ -4,6 +4,7 @@ import torch
 
 import saccade
 from saccade import view
+from saccade.layers.qna import LearnedQueryAttention
 from saccade.layers.sasa import StandAloneAttention
 
 
@@ -153,7 +154,7 @@ def test_qna_attention_of_one_pixel():
     torch.manual_seed(0)
     model = saccade.build("qna_nano").eval()
     image = torch.randn(1, 3, 64, 96)
-    layers = view.watch(model, image, view.LearnedQueryAttention)
+    layers = view.watch(model, image, LearnedQueryAttention)
     for at in ((20, 50), (0, 0), (63, 95)):
         maps = view.qna_attention(model, image, at)
         assert maps.keys() == layers.keys()

@@ -27,7 +27,7 @@ OPTIONS: dict[str, dict[str, type]] = {
         "shared": bool, "scale": bool, "table": bool, "keep": bool,
     },
     "qna": {"heads": int, "window": int, "queries": int, "width": int, "keep": bool},
-    "key-only": {"heads": int},
+    "key-only": {"heads": int, "keep": bool},
     "rp-cpe": {"branches": int, "skip": bool, "norm": bool, "keep": bool},
     "qna-up": {"heads": int, "window": int, "width": int, "keep": bool},
 }  # fmt: skip
@@ -39,6 +39,9 @@ PLACES = {
     "qna-up": "transposed convolutions, nn.Upsample and the blocks of smp's Unet",
 }
 MOST, LARGEST, LONGEST = 1000, 4096, 200  # places, numbers and letters that a file may name
+WORDS: dict[type, str] = {
+    int: f"a whole number from 1 to {LARGEST}", bool: "true or false", str: "a word",
+}  # fmt: skip
 
 
 @dataclass
@@ -129,8 +132,7 @@ def graft(
                 )
     report = Report(what, skipped=skipped, image=shape)
     params, macs = _params(model), _macs(model, shape)
-    for site in chosen:
-        report.changes.append(_change(model, site, options, keep))
+    report.changes = _replace(model, chosen, options, keep)
     _note(model, {"what": what, "where": [site.path for site in chosen], "options": options})
     after = _macs(model, shape)
     report.params = params, _params(model)
@@ -138,19 +140,27 @@ def graft(
     return report
 
 
-def _change(model: nn.Module, site: Site, options: dict[str, Any], keep: bool) -> Change:
-    old = model.get_submodule(site.path)
-    if site.make is None or site.put is None:  # those were left out
-        raise RuntimeError(site.why)
-    new = site.make(options)
-    change = Change(site.path, site.before, _after(new))
-    if keep and site.begin is not None:
-        site.begin(new, old)
-        meta = any(p.is_meta for p in new.parameters())
-        if site.reads and not meta:
-            change.difference = apart(new, old, site.reads)
-    site.put(new)
-    return change
+def _replace(
+    model: nn.Module, sites: Sequence[Site], options: dict[str, Any], keep: bool
+) -> list[Change]:
+    """Make all new layers first, so that nothing is changed if one cannot be."""
+    changes, layers = [], []
+    for site in sites:
+        if site.make is None:  # those were left out
+            raise RuntimeError(site.why)
+        old, new = model.get_submodule(site.path), site.make(options)
+        change = Change(site.path, site.before, _after(new))
+        if keep and site.begin is not None:
+            site.begin(new, old)
+            meta = any(p.is_meta for p in new.parameters())
+            if site.reads and not meta:
+                change.difference = apart(new, old, site.reads)
+        layers.append(new)
+        changes.append(change)
+    for site, layer in zip(sites, layers, strict=True):
+        if site.put is not None:
+            site.put(layer)
+    return changes
 
 
 def _after(new: nn.Module) -> str:
@@ -251,12 +261,12 @@ def check(what: Any, options: Any) -> None:
             )
         kind = known[name]
         if type(value) is not kind or (kind is int and not 0 < value <= LARGEST):
-            word = {int: "a whole number from 1", bool: "true or false", str: "a word"}[kind]
-            raise ValueError(f"graft: {name} is {word}, got {str(value)[:LONGEST]!r}")
+            raise ValueError(f"graft: {name} is {WORDS[kind]}, got {str(value)[:LONGEST]!r}")
 
 
 def _note(model: nn.Module, record: dict[str, Any]) -> None:
-    model.grafts = [*getattr(model, "grafts", []), record]
+    net: Any = model
+    net.grafts = [*getattr(net, "grafts", []), record]
 
 
 def again(model: nn.Module, records: Any) -> nn.Module:
@@ -272,8 +282,7 @@ def again(model: nn.Module, records: Any) -> nn.Module:
             raise ValueError("graft: a file notes the places of a graft as a list of names")
         check(record["what"], record["options"])
         chosen, _ = _chosen(model, record["what"], where, image_shape(model))
-        for site in chosen:
-            _change(model, site, record["options"], keep=False)
+        _replace(model, chosen, record["options"], keep=False)
         _note(model, record)
     return model
 

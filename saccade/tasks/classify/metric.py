@@ -1,13 +1,27 @@
 """What evaluations count. Counts are whole numbers, so that shares of processes add up exactly."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from saccade.tasks.task import Metric
+
+MOST = 12  # images of a kind that are named
+
+
+class EvaluatedImage(NamedTuple):
+    """One evaluated image."""
+
+    index: int
+    label: int
+    guess: int
+    share: float
+    """Of the guess."""
+    nats: float
+    """Its loss."""
 
 
 class Confusion(Metric):
@@ -19,6 +33,7 @@ class Confusion(Metric):
         self.matrix = torch.zeros(n, n, dtype=torch.int64)
         self.in_five = 0
         self.nats = 0.0
+        self.rows: list[EvaluatedImage] = []
 
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None:
         logits, label = output["logits"].float().cpu(), target["label"].cpu()
@@ -26,15 +41,33 @@ class Confusion(Metric):
         top = logits.topk(min(5, n)).indices
         self.matrix += torch.bincount(label * n + top[:, 0], minlength=n * n).view(n, n)
         self.in_five += int((top == label[:, None]).any(1).sum())
-        self.nats += float(F.cross_entropy(logits.double(), label, reduction="sum"))
+        nats = F.cross_entropy(logits.double(), label, reduction="none")
+        self.nats += float(nats.sum())
+        if "index" in target:
+            shares = logits.softmax(-1)
+            columns = (
+                target["index"].tolist(), label.tolist(), top[:, 0].tolist(),
+                shares.gather(1, top[:, :1])[:, 0].tolist(), nats.tolist(),
+            )  # fmt: skip
+            self._keep([EvaluatedImage(*row) for row in zip(*columns, strict=True)])
+
+    def _keep(self, rows: list["EvaluatedImage"]) -> None:
+        """Those that are among the hardest, or the surest mistakes, so far."""
+        every = {row.index: row for row in (*self.rows, *rows) if row.nats == row.nats}
+        hard = sorted(every.values(), key=lambda row: (-row.nats, row.index))[:MOST]
+        wrong = [row for row in every.values() if row.guess != row.label]
+        sure = sorted(wrong, key=lambda row: (-row.share, row.index))[:MOST]
+        self.rows = sorted({*hard, *sure})
 
     def state(self) -> dict[str, Any]:
-        return {"matrix": self.matrix, "in_five": self.in_five, "nats": self.nats}
+        rows = [tuple(row) for row in self.rows]
+        return {"matrix": self.matrix, "in_five": self.in_five, "nats": self.nats, "rows": rows}
 
     def add(self, state: dict[str, Any]) -> None:
         self.matrix += state["matrix"]
         self.in_five += state["in_five"]
         self.nats += state["nats"]
+        self._keep([EvaluatedImage(*row) for row in state["rows"]])
 
     def compute(self) -> dict[str, float]:
         seen = int(self.matrix.sum())
@@ -52,4 +85,25 @@ class Confusion(Metric):
         }
 
     def tables(self) -> dict[str, Any]:
-        return {"confusion": self.matrix.tolist(), "classes": list(self.classes)}
+        tables = {"confusion": self.matrix.tolist(), "classes": list(self.classes)}
+        return {**tables, "examples": self._examples()} if self.rows else tables
+
+    def _examples(self) -> dict[str, list[dict[str, Any]]]:
+        """Which images to look at: the surest mistakes, and those with the largest loss."""
+        wrong = [row for row in self.rows if row.guess != row.label]
+        sure = sorted(wrong, key=lambda row: -row.share)[:MOST]
+        hard = sorted(self.rows, key=lambda row: -row.nats)[:MOST]
+
+        def named(rows: list[EvaluatedImage]) -> list[dict[str, Any]]:
+            return [
+                {
+                    "index": row.index,
+                    "caption": f"{self.classes[row.label]}, taken for {self.classes[row.guess]} "
+                    f"({100 * row.share:.0f}%)"
+                    if row.guess != row.label
+                    else f"{self.classes[row.label]}, right with {100 * row.share:.0f}%",
+                }
+                for row in rows
+            ]
+
+        return {"Most confident mistakes": named(sure), "Hardest images": named(hard)}

@@ -1,11 +1,14 @@
 """Boxes in an image: RetinaNet and DETR."""
 
+from types import SimpleNamespace
 from typing import Any
 
 from PIL import Image
 
 from saccade.data import boxes
 from saccade.data.boxes import augment
+from saccade.draw.boxes import drawn
+from saccade.draw.masks import beside
 from saccade.recipes.detect import BoxAugment, BoxTest, Detr, RetinaNet
 from saccade.recipes.recipe import Recipe
 from saccade.tasks.answers import BoxAnswer
@@ -35,6 +38,11 @@ def _answer(task: Detect, boxes: Detections, photo: Image.Image, name: str) -> B
     )
 
 
+def _example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: Any) -> Image.Image:
+    truth = SimpleNamespace(boxes=target["boxes"], labels=target["labels"], scores=None)
+    return beside(drawn(photo, truth, task.classes), answer.draw())
+
+
 TASK = TaskDefinition(
     name="detect",
     settings=(RetinaNet, Detr),
@@ -57,4 +65,5 @@ TASK = TaskDefinition(
     hub_tag="object-detection",
     untrained=network.untrained,
     answer=_answer,
+    example=_example,
 )

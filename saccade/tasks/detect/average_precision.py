@@ -22,6 +22,7 @@ from torch import Tensor
 from saccade.tasks.task import Metric
 
 FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
+MOST = 6  # images that are named
 Predict = Callable[[dict[str, Any], list[tuple[int, int]]], Sequence[Any]]
 
 
@@ -35,11 +36,16 @@ class AveragePrecision(Metric):
         self.predict = predict
         self.seen: dict[int, dict[str, Tensor]] = {}
         """By image: boxes, labels, scores as found; truth, classes, crowd, area as annotated."""
+        self.indices: dict[int, int] = {}
+        """The place in the set of each image, by its id."""
         self._counted: Any = None
 
     def update(self, output: dict[str, Any], target: dict[str, Any]) -> None:
         originals = [(int(h), int(w)) for h, w in target["original"]]
         predictions = self.predict(output, originals)
+        if "index" in target:
+            keys = [int(key) for key in target["id"]]
+            self.indices |= dict(zip(keys, target["index"].tolist(), strict=True))
         for i, (key, one) in enumerate(zip(target["id"], predictions, strict=True)):
             self.seen.setdefault(
                 int(key),
@@ -56,9 +62,10 @@ class AveragePrecision(Metric):
         self._counted = None
 
     def state(self) -> dict[str, Any]:
-        return {"seen": self.seen}
+        return {"seen": self.seen, "indices": self.indices}
 
     def add(self, state: dict[str, Any]) -> None:
+        self.indices = {**state["indices"], **self.indices}
         self.seen = {**state["seen"], **self.seen}  # an image counts once, whoever saw it
         self._counted = None
 
@@ -68,7 +75,10 @@ class AveragePrecision(Metric):
         return {**figures, "images": len(self.seen)}
 
     def tables(self) -> dict[str, Any]:
-        """AP of each class by itself; None for one that the truth does not have."""
+        """AP of each class; precision over recall; images to look at.
+
+        AP is None for a class that the truth does not have.
+        """
         precision = self._evaluated().eval["precision"][
             :, :, :, 0, -1
         ]  # overlaps, recalls, classes
@@ -84,8 +94,25 @@ class AveragePrecision(Metric):
                     "boxes": int(boxes[c]),
                 }
                 for c, name in enumerate(self.classes)
-            ]
+            ],
+            "precision": {
+                name: _curve(part)
+                for name, part in (
+                    ("mean of .50 to .95", precision),
+                    ("overlap .50", precision[:1]),
+                    ("overlap .75", precision[5:6]),
+                )
+            },
+            "examples": {"The truth, and what was predicted": self._examples()},
         }
+
+    def _examples(self) -> list[dict[str, Any]]:
+        """The first images that hold anything."""
+        keys = [k for k in sorted(self.indices) if len(self.seen[k]["truth"])][:MOST]
+        return [
+            {"index": self.indices[k], "caption": f"{len(self.seen[k]['truth'])} boxes in truth"}
+            for k in keys
+        ]
 
     def results(self) -> list[dict[str, Any]]:
         """What was found, as COCO's result format has it: the annotation file's category ids."""
@@ -108,6 +135,12 @@ class AveragePrecision(Metric):
 
 def _plain(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values.detach().to("cpu", dtype)
+
+
+def _curve(precision: np.ndarray) -> list[float | None]:
+    """Precision at each of 101 recalls, over overlaps and the classes that there are."""
+    known = precision[:, :, (precision > -1).any((0, 1))]
+    return known.mean((0, 2)).tolist() if known.size else []
 
 
 def _mean(precision: np.ndarray) -> float | None:

@@ -2,16 +2,19 @@
 
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
 from saccade.data import masks
 from saccade.data.masks import augment
+from saccade.draw.masks import beside, overlay
 from saccade.models import detectors, semantic_fpn
 from saccade.recipes.recipe import Recipe
 from saccade.recipes.segment import MaskAugment, MaskTest, Segment
 from saccade.tasks.answers import MaskAnswer
 from saccade.tasks.definition import TaskDefinition, Untrained
 from saccade.tasks.figures import Figure
+from saccade.tasks.segment.pixels import IGNORED
 from saccade.tasks.segment.task import SegmentTask
 
 
@@ -48,12 +51,17 @@ def _answer(task: SegmentTask, labels: Any, photo: Image.Image, name: str) -> Ma
     return MaskAnswer(photo=photo, name=name, mask=labels.cpu().numpy(), classes=task.classes)
 
 
+def _example(task: SegmentTask, photo: Image.Image, target: Any, answer: Any) -> Image.Image:
+    known = np.where(target == IGNORED, answer.mask, target)  # no label, no fault
+    return beside(overlay(photo, known, list(task.classes)), answer.draw())
+
+
 TASK = TaskDefinition(
     name="segment",
     settings=(Segment,),
     augment=MaskAugment,
     test=MaskTest,
-    data_hint="a folder with images, masks and classes.json; see docs/dense.md",
+    data_hint="a folder with images, masks and classes.json; see docs/segmentation.md",
     find=masks.find,
     every=masks.every,
     align=masks.aligned,
@@ -71,4 +79,5 @@ TASK = TaskDefinition(
     hub_tag="image-segmentation",
     untrained=_untrained,
     answer=_answer,
+    example=_example,
 )

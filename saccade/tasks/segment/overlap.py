@@ -15,6 +15,8 @@ from torch import Tensor
 from saccade.tasks.segment.pixels import IGNORED, likeliest
 from saccade.tasks.task import Metric
 
+MOST = 6  # images that are named
+
 
 class Overlap(Metric):
     """mIoU, pixel accuracy and mean class accuracy, in percent."""
@@ -24,12 +26,19 @@ class Overlap(Metric):
         n = len(self.classes)
         self.matrix = torch.zeros(n, n, dtype=torch.int64)
         self.images = 0
+        self.rows: dict[int, float] = {}
+        """The share of right pixels, by image; the worst few."""
 
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None:
         truths = target["mask"]
         sizes = [(truth.shape[0], truth.shape[1]) for truth in truths]
-        for truth, guess in zip(truths, likeliest(output, sizes), strict=True):
+        indices = target["index"].tolist() if "index" in target else [None] * len(truths)
+        for i, truth, guess in zip(indices, truths, likeliest(output, sizes), strict=True):
             self.count(truth, guess)
+            known = truth != IGNORED
+            if i is not None and known.any():
+                self.rows[i] = float((truth[known] == guess[known]).float().mean())
+        self.rows = dict(sorted(self.rows.items(), key=lambda row: row[1])[:MOST])
 
     def count(self, truth: Tensor, guess: Tensor) -> None:
         """One image's classes, pixel by pixel."""
@@ -40,11 +49,13 @@ class Overlap(Metric):
         self.images += 1
 
     def state(self) -> dict[str, Any]:
-        return {"matrix": self.matrix, "images": self.images}
+        return {"matrix": self.matrix, "images": self.images, "rows": self.rows}
 
     def add(self, state: dict[str, Any]) -> None:
         self.matrix += state["matrix"]
         self.images += state["images"]
+        rows = {**self.rows, **state["rows"]}
+        self.rows = dict(sorted(rows.items(), key=lambda row: row[1])[:MOST])
 
     def iou(self) -> Tensor:
         """Of each class, in percent; not a number where it does not occur."""
@@ -79,4 +90,11 @@ class Overlap(Metric):
             "pixels": self.matrix.sum(1).tolist(),
         }
         rows = zip(*columns.values(), strict=True)
-        return {"per_class": [dict(zip(columns, row, strict=True)) for row in rows]}
+        hard = [
+            {"index": i, "caption": f"{100 * share:.1f}% of its pixels are right"}
+            for i, share in self.rows.items()
+        ]
+        return {
+            "per_class": [dict(zip(columns, row, strict=True)) for row in rows],
+            "examples": {"Hardest images: the truth, and what was predicted": hard},
+        }

@@ -76,10 +76,10 @@ def test_a_rectangle_stays_in_its_box(scene):
     h, w = bright.shape
     assert 0 <= x0 < x1 <= w
     assert 0 <= y0 < y1 <= h
-    for found, low, high in ((columns, x0, x1), (rows, y0, y1)):
-        if len(found):  # a pixel's centre; at the border the filter is cut off and leans inwards
-            assert low - 0.1 <= found[0] + 0.5
-            assert found[-1] + 0.5 <= high + 0.1
+    for places, low, high in ((columns, x0, x1), (rows, y0, y1)):
+        if len(places):  # a pixel's centre; at the border the filter is cut off and leans inwards
+            assert low - 0.1 <= places[0] + 0.5
+            assert places[-1] + 0.5 <= high + 0.1
     blur = max(1.0, max(how.short) * how.scale[1] / min(W, H))  # a pixel of the picture at most
     if min(x1 - x0, y1 - y0) >= 4 * blur:  # and the box is no larger than what it surrounds
         assert abs(columns[0] - x0) <= blur
@@ -111,12 +111,12 @@ def test_sizes_are_what_was_asked(scene):
 def test_crowds_teach_nothing():
     target = annotated([[1, 2, 9, 9], [3, 3, 20, 30], [5, 5, 9, 30]], crowd=[False, True, False])
     how = BoxAugment(short=(37,), long=100, flip=0.0)
-    x, found = augment.train(how, MEAN, STD)(noise(), target)
+    x, annotation = augment.train(how, MEAN, STD)(noise(), target)
     assert x.shape == (3, 37, 50)
-    assert found["labels"].tolist() == [0, 2]
-    assert found["boxes"].tolist() == [[1, 2, 9, 9], [5, 5, 9, 30]]
-    assert set(found) == {"boxes", "labels"}
-    assert type(found["boxes"]) is torch.Tensor, "a worker sends it on"
+    assert annotation["labels"].tolist() == [0, 2]
+    assert annotation["boxes"].tolist() == [[1, 2, 9, 9], [5, 5, 9, 30]]
+    assert set(annotation) == {"boxes", "labels"}
+    assert type(annotation["boxes"]) is torch.Tensor, "a worker sends it on"
 
 
 def test_a_crop_takes_boxes_with_their_labels():
@@ -125,13 +125,15 @@ def test_a_crop_takes_boxes_with_their_labels():
     for seed in range(30):
         torch.manual_seed(seed)
         crop = augment.BoxCrop(12)
-        image, kept = crop(augment._bytes(noise()), _wrapped(target))
+        image, annotation = crop(augment._bytes(noise()), _wrapped(target))
         assert image.shape == (3, 12, 12)
-        for box, label in zip(kept["boxes"].tolist(), kept["labels"].tolist(), strict=True):
+        for box, label in zip(
+            annotation["boxes"].tolist(), annotation["labels"].tolist(), strict=True
+        ):
             seen.add(label)
             assert 0 <= box[0] < box[2] <= 12
             assert label != 3 or box == [0, 0, 12, 12]
-        assert 3 in kept["labels"]
+        assert 3 in annotation["labels"]
     assert seen == {0, 1, 2, 3}
 
 
@@ -143,9 +145,9 @@ def _wrapped(target):
 def test_small_boxes_that_are_whole_stay():
     how = BoxAugment(short=(12,), long=100, crop=6, flip=0.0)
     target = annotated([[20, 10, 20.5, 10.5]])  # a sixth of a pixel after the resize
-    found = [augment.train(how, MEAN, STD)(noise(), target)[1] for _ in range(40)]
-    assert {len(f["boxes"]) for f in found} == {0, 1}, "in or out, but not cut"
-    for f in found:
+    targets = [augment.train(how, MEAN, STD)(noise(), target)[1] for _ in range(40)]
+    assert {len(f["boxes"]) for f in targets} == {0, 1}, "in or out, but not cut"
+    for f in targets:
         for box in f["boxes"].tolist():
             assert box[2] - box[0] == pytest.approx(0.5 * 16 / 50, rel=0.02)
 
@@ -153,21 +155,21 @@ def test_small_boxes_that_are_whole_stay():
 def test_no_boxes_at_all():
     for seed in range(10):
         torch.manual_seed(seed)
-        _, found = augment.train(FULL, MEAN, STD)(noise(), annotated([]))
-        assert found["boxes"].shape == (0, 4)
-        assert found["labels"].shape == (0,)
-        assert found["labels"].dtype == torch.int64
+        _, annotation = augment.train(FULL, MEAN, STD)(noise(), annotated([]))
+        assert annotation["boxes"].shape == (0, 4)
+        assert annotation["labels"].shape == (0,)
+        assert annotation["labels"].dtype == torch.int64
 
 
 def test_evaluation_leaves_the_annotation_alone():
     target = annotated([[1, 2, 9, 9], [3, 3, 20, 30]], crowd=[False, True])
     transform = augment.test(BoxTest(short=74, long=1000), MEAN, STD)
-    x, found = transform(noise(), target)
+    x, annotation = transform(noise(), target)
     assert x.shape == (3, 74, 100)
-    assert found["original"].tolist() == [37, 50]
-    assert found["original"].dtype == torch.int64
+    assert annotation["original"].tolist() == [37, 50]
+    assert annotation["original"].dtype == torch.int64
     for key in target:
-        assert found[key] is target[key]
+        assert annotation[key] is target[key]
     assert torch.equal(transform(noise()), x), "without a target, the tensor alone"
     assert "original" not in target
 
@@ -294,11 +296,11 @@ def test_a_strip_stays_wide_enough_for_a_network():
     strip = Image.new("RGB", (1000, 4))
     boxes = torch.tensor([[100.0, 1, 200, 3]])
     target = {"boxes": boxes, "labels": torch.tensor([0]), "crowd": torch.tensor([False])}
-    image, kept = augment.train(BoxAugment(short=(64,), long=96, jitter=0, flip=0), *PLAIN)(
+    image, annotation = augment.train(BoxAugment(short=(64,), long=96, jitter=0, flip=0), *PLAIN)(
         strip, target
     )
     assert image.shape == (3, 32, 96)
-    assert torch.allclose(kept["boxes"], torch.tensor([[9.6, 8, 19.2, 24]]))
+    assert torch.allclose(annotation["boxes"], torch.tensor([[9.6, 8, 19.2, 24]]))
     assert augment.test(BoxTest(short=64, long=96), *PLAIN)(strip).shape == (3, 32, 96)
 
 
@@ -343,6 +345,6 @@ def test_boxes_follow_detrs_part():
             continue
         left += 1
         red = (x[0] > 0.5).nonzero()
-        found = torch.cat([red.amin(0).flip(0), red.amax(0).flip(0) + 1])
-        assert (found - target["boxes"][0]).abs().max() <= 3
+        box = torch.cat([red.amin(0).flip(0), red.amax(0).flip(0) + 1])
+        assert (box - target["boxes"][0]).abs().max() <= 3
     assert left > 6

@@ -62,17 +62,17 @@ def coco(tmp_path):
 def changed(place, split, change):
     """Its json, after a change to the lists."""
     path = place / f"annotations/instances_{split}.json"
-    found = json.loads(path.read_text())
-    change(found)
-    path.write_text(json.dumps(found))
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
 
 
 # -- layouts --------------------------------------------------------------------------------
 
 
-def check(found):
-    assert found.classes == ["cat", "dog", "eel"], "in the order of their ids"
-    for part, at in ((found.train, 10), (found.val, 20)):
+def check(splits):
+    assert splits.classes == ["cat", "dog", "eel"], "in the order of their ids"
+    for part, at in ((splits.train, 10), (splits.val, 20)):
         assert len(part) == 6
         assert part.ids == [2, 7, 90]
         assert [part.read(i)[1]["id"] for i in range(6)] == list(range(at, at + 6))
@@ -80,17 +80,17 @@ def check(found):
             [0, 2], [], [0, 1], [1], [0], [2],
         ]  # fmt: skip
         assert all(part.name(i).endswith(f"/{at + i}.png") for i in range(6))
-    assert found.warnings == []
-    assert found.train.findings == found.val.findings == {}
+    assert splits.warnings == []
+    assert splits.train.findings == splits.val.findings == {}
 
 
 def test_a_coco_set(coco):
-    found = find(str(coco), Data())
-    assert found.about == (
+    splits = find(str(coco), Data())
+    assert splits.about == (
         "set: 6 images with 6 boxes (images without: 1, crowds: 1) to train on, "
         "6 images with 6 boxes (images without: 1, crowds: 1) to validate, 3 classes"
     )
-    check(found)
+    check(splits)
 
 
 def test_what_a_target_holds(coco):
@@ -142,32 +142,32 @@ def test_one_json_alone(coco, where):
         shutil.move(path, alone / ("images" if where == "images" else "") / path.name)
     names = set()
     for path in (alone, alone / "labels.json"):
-        found = find(str(path), Data(holdout=0.4))
-        assert (len(found.train), len(found.val)) == (4, 2)
-        assert len(every(str(path), found.classes)) == 6
-        both = [part.name(i) for part in (found.train, found.val) for i in range(len(part))]
+        splits = find(str(path), Data(holdout=0.4))
+        assert (len(splits.train), len(splits.val)) == (4, 2)
+        assert len(every(str(path), splits.classes)) == 6
+        both = [part.name(i) for part in (splits.train, splits.val) for i in range(len(part))]
         assert len(set(both)) == 6
         names.add(tuple(both))
     assert len(names) == 1, "the same held out each time"
 
 
 def test_a_json_of_a_whole_layout_by_itself(coco):
-    found = find(str(coco / "annotations/instances_train.json"), Data(holdout=0.2))
-    assert (len(found.train), len(found.val)) == (5, 1)
+    splits = find(str(coco / "annotations/instances_train.json"), Data(holdout=0.2))
+    assert (len(splits.train), len(splits.val)) == (5, 1)
     shutil.rmtree(coco / "images/val")
     (coco / "annotations/instances_val.json").unlink()
     again = find(str(coco), Data(holdout=0.2))
-    assert again.val.digest() == found.val.digest()
+    assert again.val.digest() == splits.val.digest()
 
 
 def test_what_is_held_out_has_boxes(coco):
     path = str(coco / "annotations/instances_train.json")
     held = set()
     for seed in range(20):
-        found = find(path, Data(holdout=0.01), seed)
-        assert len(found.val) == 1
-        assert found.val.counts().sum() > 0
-        held.add(found.val.name(0))
+        splits = find(path, Data(holdout=0.01), seed)
+        assert len(splits.val) == 1
+        assert splits.val.counts().sum() > 0
+        held.add(splits.val.name(0))
     assert len(held) > 2, "by the seed"
     for share in (0, 1, 1.5):
         with pytest.raises(ValueError, match=r"data.holdout: a share between 0 and 1"):
@@ -175,8 +175,8 @@ def test_what_is_held_out_has_boxes(coco):
 
 
 def test_names_with_folders_and_backslashes(coco):
-    def change(found):
-        for n, row in enumerate(found["images"]):
+    def change(content):
+        for n, row in enumerate(content["images"]):
             row["file_name"] = ("images/train/", "images\\train\\", "elsewhere/", "")[n % 4] + (
                 row["file_name"]
             )
@@ -186,10 +186,10 @@ def test_names_with_folders_and_backslashes(coco):
 
 
 def test_ids_that_some_programs_write(coco):
-    def change(found):
-        for row in found["images"]:
+    def change(content):
+        for row in content["images"]:
             row["id"] = float(row["id"])
-        for row in found["annotations"]:
+        for row in content["annotations"]:
             row["image_id"], row["category_id"] = str(row["image_id"]), float(row["category_id"])
 
     changed(coco, "train", change)
@@ -200,12 +200,12 @@ def test_ids_that_some_programs_write(coco):
 
 
 def test_everything_odd_at_once(coco):
-    def change(found):
-        found["images"] += [
+    def change(content):
+        content["images"] += [
             image(16), image(10, file_name="13.png"), {"id": 17}, {"file_name": "10.png"},
             image("x", file_name="11.png"), image(18, file_name="12.png", width=None),
         ]  # fmt: skip
-        found["annotations"] += [
+        content["annotations"] += [
             box(30, 99), box(31, 16), box(32, 10, 55), box(33, 10, bbox=(1, 2, 3)),
             box(34, 10, bbox=(1, 2, 3, math.nan)), box(35, 10, bbox=(math.inf, 2, 3, 4)),
             box(36, 10, bbox=(1, 2, 0, 4)), box(37, 10, bbox=(1, 2, 3, -4)),
@@ -214,14 +214,14 @@ def test_everything_odd_at_once(coco):
             box(42, 11, bbox=(20, 10, 4.005, 2)), box(43, 18, bbox=(20, 10, 9, 2)),
             {"image_id": [1], "category_id": {}, "bbox": None}, box(44, 11, bbox=(1e300, 1, 1, 1)),
         ]  # fmt: skip
-        found["categories"] += [
+        content["categories"] += [
             {"id": 7, "name": "wolf"}, {"id": 91, "name": "cat"}, {"id": 92}, {"name": "fox"},
         ]  # fmt: skip
 
     changed(coco, "train", change)
-    found = find(str(coco), Data())
-    assert found.classes == ["cat", "dog", "eel", "92"]
-    assert {kind: len(lines) for kind, lines in found.train.findings.items()} == {
+    splits = find(str(coco), Data())
+    assert splits.classes == ["cat", "dog", "eel", "92"]
+    assert {kind: len(lines) for kind, lines in splits.train.findings.items()} == {
         "categories without a whole number as id (left out)": 1,
         "category ids listed twice (the first kept)": 1,
         "categories without a name (called by their id)": 1,
@@ -243,7 +243,7 @@ def test_everything_odd_at_once(coco):
         "boxes that reach beyond their image (clipped)": 2,
         "annotation ids used twice (both boxes kept)": 1,
     }
-    assert len(found.warnings) == 20 + 1
+    assert len(splits.warnings) == 20 + 1
     for sentence in (
         "train: 1 pictures not found (left out with their boxes), such as 16.png",
         "train: 2 boxes without width or height (left out), such as annotation 36 of 10.png "
@@ -254,8 +254,8 @@ def test_everything_odd_at_once(coco):
         "([-5, -5, 10, 40] in 24 x 20)",
         "train: 1 of 4 categories have no boxes to learn from, such as '92'",
     ):
-        assert sentence in found.warnings
-    train = found.train
+        assert sentence in splits.warnings
+    train = splits.train
     assert len(train) == 8, "six as before, x and 18"
     assert train.read(0)[1]["boxes"].tolist()[2:] == [[0, 0, 5, 20]]
     assert train.read(1)[1]["boxes"].tolist() == [[1, 1, 3, 3], [20, 10, 24, 12]]
@@ -265,14 +265,14 @@ def test_everything_odd_at_once(coco):
 
 
 def test_crowds_as_some_programs_write_them(coco):
-    def change(found):
+    def change(content):
         ways = ("0", 1.0, "1", True, False, None, "yes", [1])
-        found["annotations"] = [{**box(i, 10), "iscrowd": way} for i, way in enumerate(ways, 1)]
+        content["annotations"] = [{**box(i, 10), "iscrowd": way} for i, way in enumerate(ways, 1)]
 
     changed(coco, "train", change)
-    found = find(str(coco), Data())
-    assert found.train.crowd.tolist() == [False, True, True, True, False, False, False, False]
-    (said,) = (s for s in found.warnings if "iscrowd" in s)
+    splits = find(str(coco), Data())
+    assert splits.train.crowd.tolist() == [False, True, True, True, False, False, False, False]
+    (said,) = (s for s in splits.warnings if "iscrowd" in s)
     assert said == (
         "train: 2 boxes whose iscrowd is neither 0 nor 1 (taken for 0), such as annotation 7 "
         "('yes')"
@@ -281,32 +281,32 @@ def test_crowds_as_some_programs_write_them(coco):
 
 def test_pictures_that_are_learnt_from_and_tested_on(coco):
     (coco / "images" / "train" / "10.png").rename(coco / "images" / "10.png")
-    changed(coco, "val", lambda found: found["images"].append(image(99, file_name="10.png")))
+    changed(coco, "val", lambda content: content["images"].append(image(99, file_name="10.png")))
     assert any(
         "1 pictures are in the training set too" in s for s in find(str(coco), Data()).warnings
     )
 
 
 def test_what_is_odd_is_told_of_a_set_to_test_on_too(coco):
-    changed(coco, "val", lambda found: found["images"].append(image(99, file_name="gone.png")))
+    changed(coco, "val", lambda content: content["images"].append(image(99, file_name="gone.png")))
     said = every(str(coco), ["cat", "dog", "eel"]).warnings
     assert said == ("1 pictures not found (left out with their boxes), such as gone.png",)
 
 
 def test_a_picture_that_goes_missing_later_is_unreadable(coco):
-    found = find(str(coco), Data())
+    splits = find(str(coco), Data())
     (coco / "images/train/10.png").unlink()
     with pytest.raises(dataset.picture.Unreadable):
-        found.train.read(0)
+        splits.train.read(0)
 
 
 def test_a_broken_picture_is_left_to_the_loader(coco):
     (coco / "images/train/10.png").write_bytes(b"no picture")
-    changed(coco, "train", lambda found: found["images"][0].pop("width"))
-    found = find(str(coco), Data())
-    assert len(found.train) == 6
+    changed(coco, "train", lambda content: content["images"][0].pop("width"))
+    splits = find(str(coco), Data())
+    assert len(splits.train) == 6
     with pytest.raises(dataset.picture.Unreadable):
-        found.train.read(0)
+        splits.train.read(0)
 
 
 def test_categories_of_which_none_can_be_used(coco):
@@ -316,20 +316,20 @@ def test_categories_of_which_none_can_be_used(coco):
 
 
 def test_categories_by_name_whatever_their_ids(coco):
-    def change(found):
-        found["categories"] = [
+    def change(content):
+        content["categories"] = [
             {"id": 1, "name": "eel"}, {"id": 5, "name": "cat"}, {"id": 9, "name": "owl"},
             {"id": 6, "name": "dog"},
         ]  # fmt: skip
         new = {2: 5, 7: 6, 90: 1}
-        for row in found["annotations"]:
+        for row in content["annotations"]:
             row["category_id"] = new[row["category_id"]]
 
     changed(coco, "val", change)
-    found = find(str(coco), Data())
-    assert found.val.ids == [5, 6, 1], "the file's own"
-    assert found.val.read(0)[1]["labels"].tolist() == [0, 2]
-    assert found.val.classes == found.classes
+    splits = find(str(coco), Data())
+    assert splits.val.ids == [5, 6, 1], "the file's own"
+    assert splits.val.read(0)[1]["labels"].tolist() == [0, 2]
+    assert splits.val.classes == splits.classes
     changed(coco, "val", lambda f: f["annotations"].append(box(50, 20, 9)))
     with pytest.raises(
         ValueError,
@@ -391,8 +391,8 @@ def test_boxes_fit_whatever_the_file_is(tmp_path, stored, orientation, said, kin
     if kind is None:
         assert train.findings == {}
     else:
-        ((found, lines),) = train.findings.items()
-        assert found.startswith(kind)
+        ((finding, lines),) = train.findings.items()
+        assert finding.startswith(kind)
         assert lines[0].startswith(f"1.png ({said[0]} x {said[1]} in the json, ")
 
 
@@ -429,7 +429,7 @@ def only(place, text):
 
 
 def no_boxes(place):
-    changed(place, "train", lambda found: found["annotations"].clear())
+    changed(place, "train", lambda content: content["annotations"].clear())
 
 
 def only_crowds(place):
@@ -471,7 +471,7 @@ def roboflow_yolo(place):
         (no_boxes, r"set: 6 images to train on, but not one usable box \(its list of annot"),
         (only_crowds, r"not one usable box"),
         (
-            lambda p: changed(p, "val", lambda found: found["annotations"].clear()),
+            lambda p: changed(p, "val", lambda content: content["annotations"].clear()),
             r"set: 6 images to validate on, but not one usable box; add some, or remove the set",
         ),
         (
@@ -547,7 +547,7 @@ def test_digests_tell_sets_apart(coco):
     moved = coco.parent / "moved"
     again = find(str(moved), Data())
     assert again.train.digest() == first.train.digest() != first.val.digest()
-    changed(moved, "train", lambda found: found["annotations"][1]["bbox"].__setitem__(0, 2))
+    changed(moved, "train", lambda content: content["annotations"][1]["bbox"].__setitem__(0, 2))
     assert find(str(moved), Data()).train.digest() != first.train.digest()
 
 
@@ -608,19 +608,19 @@ def test_real_sets(shared, name, about):
     place = shared / "data/detection" / name
     if not place.is_dir():
         pytest.skip(f"no {name} in the shared data")
-    found = find(str(place), Data())
-    assert found.about.startswith(f"{name}: {about}")
+    splits = find(str(place), Data())
+    assert splits.about.startswith(f"{name}: {about}")
     plain = json.loads((place / "annotations/instances_train.json").read_text())
-    assert found.train.findings == {}
-    assert found.classes == [c["name"] for c in sorted(plain["categories"], key=lambda c: c["id"])]
-    assert len(found.train.boxes) == len(plain["annotations"]), "nothing lost"
+    assert splits.train.findings == {}
+    assert splits.classes == [c["name"] for c in sorted(plain["categories"], key=lambda c: c["id"])]
+    assert len(splits.train.boxes) == len(plain["annotations"]), "nothing lost"
     by_image = {}
     for row in plain["annotations"]:
         by_image.setdefault(row["image_id"], []).append(row)
-    for i in range(0, len(found.train), 40):
-        picture, target = found.train.read(i)
+    for i in range(0, len(splits.train), 40):
+        picture, target = splits.train.read(i)
         rows = by_image.get(target["id"], [])
-        assert [found.train.ids[c] for c in target["labels"]] == [r["category_id"] for r in rows]
+        assert [splits.train.ids[c] for c in target["labels"]] == [r["category_id"] for r in rows]
         for corners, row in zip(target["boxes"].tolist(), rows, strict=True):
             x, y, w, h = row["bbox"]
             assert corners == pytest.approx([x, y, x + w, y + h], abs=0.02)
@@ -633,17 +633,17 @@ def test_real_pictures_through_the_transforms(shared):
     place = shared / "data/detection/coco384"
     if not place.is_dir():
         pytest.skip("no coco384 in the shared data")
-    found = find(str(place), Data())
+    splits = find(str(place), Data())
     train = augment.train(
         BoxAugment(short=(160,), long=300, scale=(0.8, 1.2), crop=160), (0.5,) * 3, (0.2,) * 3
     )
     test = augment.test(BoxTest(short=160, long=300), (0.5,) * 3, (0.2,) * 3)
     for i in range(0, 120, 10):
-        x, target = train(*found.train.read(i))
+        x, target = train(*splits.train.read(i))
         assert max(x.shape[-2:]) <= 160
         assert (target["boxes"] >= 0).all()
         assert (target["boxes"][:, 2:] > target["boxes"][:, :2]).all()
-        picture, plain = found.val.read(i)
+        picture, plain = splits.val.read(i)
         x, target = test(picture, plain)
         assert target["original"].tolist() == [picture.height, picture.width]
         assert torch.equal(target["boxes"], plain["boxes"])
@@ -665,15 +665,15 @@ def test_the_whole_name_counts_before_its_last_part(tmp_path):
 def test_numbers_beyond_64_bits(coco):
     """Image ids are numbered anew, a category is left out, sizes and areas are taken otherwise."""
 
-    def beyond(found):
-        found["images"][0] |= {"id": 10**30, "width": 10**400, "height": 1e300}
-        found["images"][1]["id"] = 2**63 - 1
-        found["categories"][1]["id"] = 2**63
-        for row in found["annotations"]:
+    def beyond(content):
+        content["images"][0] |= {"id": 10**30, "width": 10**400, "height": 1e300}
+        content["images"][1]["id"] = 2**63 - 1
+        content["categories"][1]["id"] = 2**63
+        for row in content["annotations"]:
             row["image_id"] = {10: 10**30, 11: 2**63 - 1}.get(row["image_id"], row["image_id"])
             row["area"] = 10**400
-        found["annotations"].append(box(8, 12, 7, (10**400, 1, 2, 3)))
-        found["annotations"].append(box(9, "9" * 5000, 7))
+        content["annotations"].append(box(8, 12, 7, (10**400, 1, 2, 3)))
+        content["annotations"].append(box(9, "9" * 5000, 7))
 
     changed(coco, "train", beyond)
     images = every(str(coco / "annotations/instances_train.json"), ["dog", "eel"])
@@ -687,5 +687,5 @@ def test_numbers_beyond_64_bits(coco):
 
 
 def test_names_that_cannot_be_printed(coco):
-    changed(coco, "train", lambda found: found["categories"][0].update(name="\ud800"))
+    changed(coco, "train", lambda content: content["categories"][0].update(name="\ud800"))
     assert every(str(coco / "annotations/instances_train.json"), ["cat", "7", "eel"])

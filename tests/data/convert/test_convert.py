@@ -65,16 +65,16 @@ def test_voc(voc, tmp_path):
         "VOC: 2 objects marked difficult (kept as any other), such as 2.xml, object 2",
         "VOC: 1 xml files in no list of ImageSets/Main (left out), such as 3.xml",
     ]
-    found = boxes.find(str(tmp_path / "out"), Data())
-    assert found.about == (
+    splits = boxes.find(str(tmp_path / "out"), Data())
+    assert splits.about == (
         "out: 3 images with 4 boxes to train on, "
         "2 images with 2 boxes (images without: 1) to validate, 2 classes"
     )
-    assert found.warnings == []
-    assert [found.train.name(i).rpartition("/")[2] for i in range(3)] == [
+    assert splits.warnings == []
+    assert [splits.train.name(i).rpartition("/")[2] for i in range(3)] == [
         "4.png", "2.png", "1.png",
     ]  # fmt: skip
-    target = found.train.read(1)[1]
+    target = splits.train.read(1)[1]
     assert target["labels"].tolist() == [1, 0]
     assert target["boxes"].tolist() == [[0, 0, 24, 20], [2, 3, 3, 8.5]], "corners count from 1"
     assert not target["crowd"].any()
@@ -169,8 +169,8 @@ def test_what_is_odd_about_xml(voc, tmp_path):
         "VOC: 3 objects without four corners (left out), such as 2.xml, object 2 (ymax)"
         in done.notes
     )
-    found = boxes.every(str(tmp_path / "out"), ["cat", "dog"])
-    assert found.read(0)[1]["boxes"].tolist() == [[0, 0, 5, 5]]
+    images = boxes.every(str(tmp_path / "out"), ["cat", "dog"])
+    assert images.read(0)[1]["boxes"].tolist() == [[0, 0, 5, 5]]
 
 
 # -- YOLO -----------------------------------------------------------------------------------
@@ -180,14 +180,14 @@ def check(tmp_path, done):
     assert done.format == "YOLO"
     assert done.splits == {"train": (3, 3, 1), "val": (3, 3, 1)}
     assert done.classes == ["dog", "cat"]
-    found = boxes.find(str(tmp_path / "out"), Data())
-    assert found.warnings == []
-    assert found.classes == ["dog", "cat"]
-    target = found.train.read(0)[1]
+    splits = boxes.find(str(tmp_path / "out"), Data())
+    assert splits.warnings == []
+    assert splits.classes == ["dog", "cat"]
+    target = splits.train.read(0)[1]
     assert target["labels"].tolist() == [0, 1]
     assert target["boxes"].tolist() == [[0, 0, 24, 20], [4.5, 9, 7.5, 11]]
-    assert found.val.read(1)[1]["boxes"].tolist() == [[6, 0, 18, 10]]
-    assert found.val.read(2)[1]["boxes"].shape == (0, 4)
+    assert splits.val.read(1)[1]["boxes"].tolist() == [[6, 0, 18, 10]]
+    assert splits.val.read(2)[1]["boxes"].shape == (0, 4)
 
 
 def test_yolo(yolo, tmp_path):
@@ -274,11 +274,11 @@ def test_two_pictures_of_one_name(yolo, tmp_path):
     """Both stay, and a link is never written through."""
     (yolo / "labels/valid").mkdir()
     before = photo(yolo / "images/valid/10.png", 77).read_bytes()
-    kept = (yolo / "images/val/10.png").read_bytes()
+    content = (yolo / "images/val/10.png").read_bytes()
     done = convert(yolo, tmp_path / "out")
     assert done.splits["val"].images == 4
     assert (yolo / "images/valid/10.png").read_bytes() == before
-    assert (yolo / "images/val/10.png").read_bytes() == kept
+    assert (yolo / "images/val/10.png").read_bytes() == content
     val = boxes.find(str(tmp_path / "out"), Data()).val
     assert len({Path(val.name(i)).read_bytes() for i in range(4)}) == 4
 
@@ -358,9 +358,11 @@ def test_the_given_order_of_classes(voc, tmp_path):
     (tmp_path / "names.txt").write_text("owl\ndog\ncat\n")
     done = convert(voc, tmp_path / "out", tmp_path / "names.txt")
     assert done.classes == ["owl", "dog", "cat"]
-    found = boxes.find(str(tmp_path / "out"), Data())
-    assert found.train.read(1)[1]["labels"].tolist() == [1, 2]
-    assert found.warnings == ["train: 1 of 3 categories have no boxes to learn from, such as 'owl'"]
+    splits = boxes.find(str(tmp_path / "out"), Data())
+    assert splits.train.read(1)[1]["labels"].tolist() == [1, 2]
+    assert splits.warnings == [
+        "train: 1 of 3 categories have no boxes to learn from, such as 'owl'"
+    ]
 
 
 # -- what is wrong, in a sentence ---------------------------------------------------------------

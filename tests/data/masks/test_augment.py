@@ -33,8 +33,8 @@ def classes_of(image):
 def test_the_mask_follows_the_image(seed):
     torch.manual_seed(seed)
     photo, mask = pair()
-    shown = augment.train(MaskAugment(short=60, crop=64, scale=(0.7, 2.0)), *GREY)
-    image, target = shown(photo, mask)
+    transform = augment.train(MaskAugment(short=60, crop=64, scale=(0.7, 2.0)), *GREY)
+    image, target = transform(photo, mask)
     assert image.shape == (3, 64, 64)
     assert target["mask"].shape == (64, 64)
     assert target["mask"].dtype == torch.uint8
@@ -48,11 +48,11 @@ def test_the_mask_follows_the_image(seed):
 
 def test_flips_and_crops_are_drawn_anew_and_come_again():
     photo, mask = pair()
-    shown = augment.train(MaskAugment(short=60, crop=32, jitter=0.3), *GREY)
+    transform = augment.train(MaskAugment(short=60, crop=32, jitter=0.3), *GREY)
 
     def drawn(seed):
         torch.manual_seed(seed)
-        return shown(photo, mask)
+        return transform(photo, mask)
 
     assert torch.equal(drawn(1)[0], drawn(1)[0])
     assert torch.equal(drawn(1)[1]["mask"], drawn(1)[1]["mask"])
@@ -86,11 +86,11 @@ def test_a_square_of_one_class_is_drawn_again():
 
 def test_an_evaluated_mask_is_the_one_on_disk():
     photo, mask = pair(61, 90)
-    shown = augment.test(MaskTest(short=40, long=50), *GREY)
-    image, target = shown(photo, mask)
+    transform = augment.test(MaskTest(short=40, long=50), *GREY)
+    image, target = transform(photo, mask)
     assert image.shape == (3, 34, 50)
     assert np.array_equal(target["mask"].numpy(), mask)
-    assert torch.equal(shown(photo), image)
+    assert torch.equal(transform(photo), image)
 
 
 RECIPES = [n for n, r in book.RECIPES.items() if isinstance(r.augment, MaskAugment)]
@@ -111,8 +111,8 @@ def test_every_recipe_can_be_built_and_sent_to_workers(name):
 
 
 def test_the_steps_say_what_they_do():
-    shown = augment.train(MaskAugment(jitter=0.1), *GREY)
-    assert shown.names == ["resize", "crop", "flip", "jitter"]
-    assert "MaskResize(short=512, long=2048, scale=(0.5, 2.0))" in repr(shown)
+    transform = augment.train(MaskAugment(jitter=0.1), *GREY)
+    assert transform.names == ["resize", "crop", "flip", "jitter"]
+    assert "MaskResize(short=512, long=2048, scale=(0.5, 2.0))" in repr(transform)
     assert "MaskTestTransform(short=512" in repr(augment.test(MaskTest(), *GREY))
     assert augment.train(MaskAugment(flip=0.0), *GREY).names == ["resize", "crop"]

@@ -14,26 +14,26 @@ from tests.data.scenes import NAMES, folder
 
 
 def test_a_folder_of_images_and_masks(tmp_path):
-    found = find(str(folder(tmp_path)), Data())
-    assert (len(found.train), len(found.val)) == (8, 4)
-    assert found.classes == NAMES
-    assert found.warnings == []
-    assert "8 images to train on, 4 to validate, 3 classes" in found.about
-    assert found.notes["ids"] == [0, 1, 2]
-    photo, mask = found.train.read(3)
+    sets = find(str(folder(tmp_path)), Data())
+    assert (len(sets.train), len(sets.val)) == (8, 4)
+    assert sets.classes == NAMES
+    assert sets.warnings == []
+    assert "8 images to train on, 4 to validate, 3 classes" in sets.about
+    assert sets.notes["ids"] == [0, 1, 2]
+    photo, mask = sets.train.read(3)
     assert mask.shape == (photo.height, photo.width)
     assert set(np.unique(mask)) == {0, 1, 2}
-    assert found.train.name(3).endswith("train/3.jpg")
+    assert sets.train.name(3).endswith("train/3.jpg")
 
 
 def test_without_a_validation_set_some_are_held_out(tmp_path):
     place = str(folder(tmp_path, train=10, splits=("",)))
-    found = find(place, Data(holdout=0.2), seed=1)
-    assert (len(found.train), len(found.val)) == (8, 2)
-    names = {found.train.name(i) for i in range(8)} | {found.val.name(i) for i in range(2)}
+    sets = find(place, Data(holdout=0.2), seed=1)
+    assert (len(sets.train), len(sets.val)) == (8, 2)
+    names = {sets.train.name(i) for i in range(8)} | {sets.val.name(i) for i in range(2)}
     assert len(names) == 10
-    assert find(place, Data(holdout=0.2), seed=1).val.digest() == found.val.digest()
-    assert find(place, Data(holdout=0.2), seed=2).val.digest() != found.val.digest()
+    assert find(place, Data(holdout=0.2), seed=1).val.digest() == sets.val.digest()
+    assert find(place, Data(holdout=0.2), seed=2).val.digest() != sets.val.digest()
     assert len(every(place, NAMES)) == 10
 
 
@@ -45,13 +45,13 @@ def test_ids_may_have_gaps_and_zero_may_be_no_class(tmp_path):
     ids[0] = 0
     Image.fromarray(ids).save(file)
     (place / "classes.json").rename(place / "semantic" / "classes.json")
-    found = find(str(place), Data())
-    assert found.classes == NAMES
-    assert found.notes == {"ids": [1, 90, 200], "ignored": [0]}
-    _, mask = found.train.read(0)
+    sets = find(str(place), Data())
+    assert sets.classes == NAMES
+    assert sets.notes == {"ids": [1, 90, 200], "ignored": [0]}
+    _, mask = sets.train.read(0)
     assert set(np.unique(mask)) == {0, 1, 2, IGNORED}
     assert (mask[0] == IGNORED).all()
-    assert found.warnings == []
+    assert sets.warnings == []
 
 
 def test_ade20k(tmp_path):
@@ -59,11 +59,11 @@ def test_ade20k(tmp_path):
         tmp_path, masks="annotations", splits=("training", "validation"), ids=(0, 1, 150)
     )
     (place / "classes.json").unlink()
-    found = find(str(place), Data())
-    assert len(found.classes) == 150
-    assert found.classes[:2] == ["class 1", "class 2"]
-    assert "read as ADE20K, where 0 is no class" in found.about
-    _, mask = found.val.read(0)
+    sets = find(str(place), Data())
+    assert len(sets.classes) == 150
+    assert sets.classes[:2] == ["class 1", "class 2"]
+    assert "read as ADE20K, where 0 is no class" in sets.about
+    _, mask = sets.val.read(0)
     assert set(np.unique(mask)) == {IGNORED, 0, 149}
     lines = [f"{i}\t0.1\t1\t1\t1\tthing{i}, other" for i in range(1, 151)]
     lines[4] = lines[3].replace("4\t0.1", "5\t0.1")
@@ -83,11 +83,11 @@ def test_a_palette_and_16_bits_are_ids_too(tmp_path):
     wide = ids.astype(np.uint16)
     wide[0] = 300
     Image.fromarray(wide).save(place / "masks" / "train" / "0.png")
-    found = find(str(place), Data())
-    assert np.array_equal(found.val.read(0)[1], ids)
-    assert (every(str(place), found.classes).read(0)[1] == ids).all()
+    sets = find(str(place), Data())
+    assert np.array_equal(sets.val.read(0)[1], ids)
+    assert (every(str(place), sets.classes).read(0)[1] == ids).all()
     Image.fromarray(np.pad(wide, ((0, 0), (0, 0)))).save(file)
-    assert (found.val.read(0)[1][0] == 3).all()
+    assert (sets.val.read(0)[1][0] == 3).all()
 
 
 def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
@@ -104,16 +104,16 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
     Image.new("RGB", (51, 41)).save(masks / "4.png")
     with pytest.raises(ValueError, match=r"3 of 7 masks cannot be used, more than the 5\.0%"):
         find(str(place), Data())
-    found = find(str(place), Data(bad=0.5))
-    assert found.findings["no mask"] == ["images/train/2.jpg"]
-    assert found.findings["no image"] == ["masks/train/stray.png"]
-    (size,) = found.findings["another size"]
+    sets = find(str(place), Data(bad=0.5))
+    assert sets.findings["no mask"] == ["images/train/2.jpg"]
+    assert sets.findings["no image"] == ["masks/train/stray.png"]
+    (size,) = sets.findings["another size"]
     assert "images/train/0.jpg: mask 9 x 7, image 52 x 40 pixels" in size
-    assert [line.split(":")[0] for line in found.findings["unreadable mask"]] == [
+    assert [line.split(":")[0] for line in sets.findings["unreadable mask"]] == [
         "images/train/1.jpg", "images/train/4.jpg",
     ]  # fmt: skip
-    assert found.findings["unknown ids"] == ["images/train/3.jpg: id 77 (10 pixels)"]
-    said = "\n".join(found.warnings)
+    assert sets.findings["unknown ids"] == ["images/train/3.jpg: id 77 (10 pixels)"]
+    said = "\n".join(sets.warnings)
     for part in (
         "1 images have no mask and are left out, such as 'images/train/2.jpg'",
         "1 masks have no image",
@@ -122,7 +122,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
         "1 masks hold ids that no class has (77): 10 pixels are not looked at",
     ):
         assert part in said
-    assert len(found.train) == 4
+    assert len(sets.train) == 4
     with pytest.raises(Unreadable, match="its mask is 9 x 7 pixels and the image 52 x 40"):
         before.read(0)
     with pytest.raises(Unreadable, match="mode RGB"):
@@ -130,8 +130,8 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
     with monkeypatch.context() as small:
         small.setattr(picture, "MOST", 100)
         with pytest.raises(Unreadable, match="at most 100 are read"):
-            found.train.ids(0)
-    _, mask = found.train.read(0)
+            sets.train.ids(0)
+    _, mask = sets.train.read(0)
     assert (mask[:2, :5] == IGNORED).all()
 
 
@@ -214,23 +214,23 @@ def test_the_sets_beside_the_project(shared, name, train, val, classes):
     place = shared / "data" / name
     if not place.is_dir():
         pytest.skip(f"no {name} beside the project")
-    found = find(str(place), Data())
-    assert (len(found.train), len(found.val), len(found.classes)) == (train, val, classes)
-    assert set(found.findings) <= {"no mask"}
-    photo, mask = found.val.read(0)
+    sets = find(str(place), Data())
+    assert (len(sets.train), len(sets.val), len(sets.classes)) == (train, val, classes)
+    assert set(sets.findings) <= {"no mask"}
+    photo, mask = sets.val.read(0)
     assert mask.shape == (photo.height, photo.width)
     known = json.loads(next(place.rglob("classes.json")).read_text())["classes"]
-    assert found.classes[0] in (known if isinstance(known, list) else known.values())
+    assert sets.classes[0] in (known if isinstance(known, list) else known.values())
 
 
 def test_of_very_many_some_are_looked_at(tmp_path, monkeypatch):
     place = folder(tmp_path, train=9)
     Image.new("L", (9, 7)).save(place / "masks" / "train" / "0.png")
     monkeypatch.setattr(dataset, "CHECKED", 3)
-    found = find(str(place), Data(bad=0.2))
-    (said,) = found.warnings
+    sets = find(str(place), Data(bad=0.2))
+    (said,) = sets.warnings
     assert "(of 3 looked at, 9 in all)" in said
-    assert len(found.train) == 8
+    assert len(sets.train) == 8
 
 
 def test_a_photo_that_lies_on_its_side_is_measured_upright(tmp_path):
@@ -239,9 +239,9 @@ def test_a_photo_that_lies_on_its_side_is_measured_upright(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # EXIF's orientation
     photo.rotate(90, expand=True).save(place / "images" / "train" / "0.jpg", exif=exif)
-    found = find(str(place), Data())
-    assert found.warnings == []
-    upright, mask = found.train.read(0)
+    sets = find(str(place), Data())
+    assert sets.warnings == []
+    upright, mask = sets.train.read(0)
     assert mask.shape == (upright.height, upright.width) == (40, 52)
 
 

@@ -169,8 +169,8 @@ def test_opcheck(bias):
 
 def test_only_what_is_asked_for_is_computed():
     (x, w, b), g = layer()
-    for asked in ((x,), (w,), (b,), (x, b)):
-        leaves = [t.clone().requires_grad_(any(t is a for a in asked)) for t in (x, w, b)]
+    for inputs in ((x,), (w,), (b,), (x, b)):
+        leaves = [t.clone().requires_grad_(any(t is a for a in inputs)) for t in (x, w, b)]
         fused(*leaves).backward(g)
         want = [t.detach().clone().requires_grad_(t.requires_grad) for t in leaves]
         F.linear(*want).backward(g)

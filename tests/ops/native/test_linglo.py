@@ -223,8 +223,8 @@ def test_the_layer_opcheck():
     leaves = [t.requires_grad_() for t in tensors]
     torch.library.opcheck(torch.ops.saccade.key_only.default, (*leaves, "native", True))
     tensors = [t.detach() for t in tensors]
-    _, *kept = torch.ops.saccade.key_only(*tensors, "native", True)
-    backward = (g, *tensors, None, *kept, "native", [True] * 10)
+    _, *residuals = torch.ops.saccade.key_only(*tensors, "native", True)
+    backward = (g, *tensors, None, *residuals, "native", [True] * 10)
     torch.library.opcheck(torch.ops.saccade.key_only_backward.default, backward)
 
 

@@ -236,9 +236,9 @@ def test_opcheck(fold, untyped):
     options, how = (1, 1, fold), ("native", True)
     torch.library.opcheck(torch.ops.saccade.aggregate.default, (*leaves, *options, *how))
     plain = [None if t is None else t.detach() for t in tensors]
-    _, *kept = torch.ops.saccade.aggregate(*plain, *options, *how)
+    _, *residuals = torch.ops.saccade.aggregate(*plain, *options, *how)
     wanted = [True, True, True, fold]
-    back = g, *plain, *options, None, *kept, "native", wanted
+    back = g, *plain, *options, None, *residuals, "native", wanted
     torch.library.opcheck(torch.ops.saccade.aggregate_backward.default, back)
 
 
@@ -304,7 +304,7 @@ def test_nan_that_no_window_sees_reaches_nothing(d):
     for t in spoilt[:2]:
         t[:, 9], t[:, :, 11] = torch.nan, torch.nan
     clean, spoilt = (
-        gradients(lambda *t: aggregate(*t, 2, 0), given, g) for given in (tensors, spoilt)
+        gradients(lambda *t: aggregate(*t, 2, 0), inputs, g) for inputs in (tensors, spoilt)
     )
     assert torch.equal(clean[0], spoilt[0])
     for want, got in zip(clean[1], spoilt[1], strict=True):
@@ -470,11 +470,11 @@ def test_backward_without_what_forward_kept():
     y, vs, z = torch.ops.saccade.attend(*tensors, 1, 1, "native", True)
     none = torch.ops.saccade.attend(*tensors, 1, 1, "native", False)[1:]
     g, how = torch.randn_like(y), ("native", [True] * 7)
-    kept, found = (
+    with_residuals, without = (
         torch.ops.saccade.attend_backward(g, *tensors, 1, 1, None, *held, *how)
         for held in ((vs, z), none)
     )
-    assert all(torch.equal(a, b) for a, b in zip(kept, found, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(with_residuals, without, strict=True))
 
 
 def test_the_layer_opcheck(untyped):

@@ -192,9 +192,9 @@ def test_opcheck(content, position):
     torch.library.opcheck(torch.ops.saccade.local_attention.default, (*leaves, *options, *how))
     g = torch.randn_like(tensors[0])
     plain = [None if t is None else t.detach() for t in tensors]
-    _, kept = torch.ops.saccade.local_attention(*plain, *options, *how)
+    _, residuals = torch.ops.saccade.local_attention(*plain, *options, *how)
     wanted = [t is not None for t in plain]
-    back = g, *plain, *options, None, kept, "native", wanted
+    back = g, *plain, *options, None, residuals, "native", wanted
     torch.library.opcheck(torch.ops.saccade.local_attention_backward.default, back)
 
 

@@ -45,7 +45,7 @@ def test_opcheck(fold, untyped):
     s, v, rpe, ws = case(k=3)
     inputs = s, v.transpose(1, 2).contiguous().transpose(1, 2), rpe, ws  # strides are kept, too
     options = 2, 1, fold
-    z, *kept = torch.ops.saccade.aggregate(*inputs, *options, "walked", True)
+    z, *residuals = torch.ops.saccade.aggregate(*inputs, *options, "walked", True)
     torch.library.opcheck(torch.ops.saccade.aggregate, (*inputs, *options, "walked", True))
-    backward = (torch.randn_like(z), *inputs, *options, None, *kept, "walked", [True] * 4)
+    backward = (torch.randn_like(z), *inputs, *options, None, *residuals, "walked", [True] * 4)
     torch.library.opcheck(torch.ops.saccade.aggregate_backward, backward)

@@ -94,7 +94,7 @@ def compiled(arch, f, choices) -> list[Compiled]:
     device.get_current_target.return_value = target
     device.get_current_device.return_value = arch  # what has been compiled is kept per device
     device.get_current_stream.return_value = 0
-    found = []
+    variants = []
 
     def compile_only(self, *args, grid, warmup, **kwargs):
         for config in self.configs[:choices]:
@@ -102,12 +102,12 @@ def compiled(arch, f, choices) -> list[Compiled]:
             if amd:  # which has no bound on registers
                 options.pop("maxnreg", None)
             kernel = self.fn.run(*args, grid=grid, warmup=True, **kwargs, **options)
-            found.append(_measure(self.base_fn.__name__, options["num_warps"], kernel))
+            variants.append(_measure(self.base_fn.__name__, options["num_warps"], kernel))
 
     driver.set_active(device)
     with mock.patch.object(Autotuner, "run", compile_only):
         f()
-    return found
+    return variants
 
 
 def _measure(name, warps, kernel):

@@ -16,17 +16,17 @@ import torch
 @contextmanager
 def process(**environment):
     pytest.importorskip("triton", reason="triton is not installed: its kernels cannot be tried")
-    kept = dict(os.environ)
+    before = dict(os.environ)
     os.environ.update(environment)
     try:
         with ProcessPoolExecutor(1, get_context("spawn"), torch.set_num_threads, (1,)) as pool:
             pool.submit(int).result()  # the process starts with this environment
             os.environ.clear()
-            os.environ.update(kept)
+            os.environ.update(before)
             yield lambda f, *args, **kwargs: pool.submit(f, *args, **kwargs).result()
     finally:
         os.environ.clear()
-        os.environ.update(kept)
+        os.environ.update(before)
 
 
 @pytest.fixture(scope="session")

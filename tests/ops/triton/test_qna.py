@@ -116,9 +116,9 @@ def check_operators(weighted, fold):
     options = 2, 1, fold
     torch.library.opcheck(OP._call, (*leaves, *options, "triton", True))
     inputs = [None if t is None else t.detach() for t in tensors]
-    z, *kept = OP._call(*inputs, *options, "triton", True)
+    z, *residuals = OP._call(*inputs, *options, "triton", True)
     wanted = [t is not None for t in inputs]
-    backward = (torch.randn_like(z), *inputs, *options, None, *kept, "triton", wanted)
+    backward = (torch.randn_like(z), *inputs, *options, None, *residuals, "triton", wanted)
     torch.library.opcheck(OP._call_backward, backward)
 
 

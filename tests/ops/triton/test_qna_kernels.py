@@ -19,17 +19,17 @@ def check_machine_code(arch, choices, stride=1, fold=True, **shape):
         aggregate(*leaves, stride, padding, fold).sum().backward()
 
     with without_gpu(AGGREGATE):
-        found = compiled(arch, step, choices)
-    assert [(f.kernel, f.warps) for f in found] == [
+        variants = compiled(arch, step, choices)
+    assert [(f.kernel, f.warps) for f in variants] == [
         (kernel, warps)
         for kernel in ("forward", "windows", "pixels")
         for warps, _ in CHOICES[:choices]
     ]
-    for kernel in found:
+    for kernel in variants:
         assert 0 < kernel.registers <= 512 if arch in AMD else kernel.registers <= 255
         assert kernel.stack == 0, f"spills: {kernel}"
         assert kernel.occupancy(arch) >= 0.12, kernel
-    return found
+    return variants
 
 
 VARIANTS = [

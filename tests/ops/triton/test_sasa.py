@@ -106,9 +106,9 @@ def check_operators(layout, position):
     options = 1, 3, "zero"
     torch.library.opcheck(OP._call, (*leaves, *options, "triton", True))
     inputs = [None if t is None else t.detach() for t in tensors]
-    kept = OP._call(*inputs, *options, "triton", True)
+    residuals = OP._call(*inputs, *options, "triton", True)
     wanted = [t is not None for t in inputs]
-    backward = (g, *inputs, *options, *kept, "triton", wanted)
+    backward = (g, *inputs, *options, *residuals, "triton", wanted)
     torch.library.opcheck(OP._call_backward, backward)
 
 

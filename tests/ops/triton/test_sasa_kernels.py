@@ -17,17 +17,17 @@ def check_machine_code(arch, choices, heads, window, border, **shape):
         gradients(lambda *t: local_attention(*t, heads, window, border), tensors, g)
 
     with without_gpu(LOCAL_ATTENTION):
-        found = compiled(arch, step, choices)
-    assert [(f.kernel, f.warps) for f in found] == [
+        variants = compiled(arch, step, choices)
+    assert [(f.kernel, f.warps) for f in variants] == [
         (kernel, warps)
         for kernel in ("forward", "queries", "keys")
         for warps, _ in CHOICES[:choices]
     ]
-    for kernel in found:
+    for kernel in variants:
         assert 0 < kernel.registers <= 512 if arch in AMD else kernel.registers <= 255
         assert kernel.stack == 0, f"spills: {kernel}"
         assert kernel.occupancy(arch) >= 0.12, kernel
-    return found
+    return variants
 
 
 VARIANTS = [

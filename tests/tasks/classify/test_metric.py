@@ -48,3 +48,23 @@ def test_shares_of_processes_add_up_exactly():
 def test_nothing_counted_is_said():
     with pytest.raises(ValueError, match="no image was read"):
         Confusion(CLASSES).compute()
+
+
+def test_the_surest_mistakes_and_the_hardest_images_are_named():
+    logits = torch.tensor([[9.0, 0, 0], [0, 5.0, 0], [0, 0, 2.0], [1.0, 0, 0]])
+    label = torch.tensor([0, 2, 0, 0])
+    parts = [Confusion(("a", "b", "c")) for _ in range(2)]
+    for i, part in enumerate(parts):
+        own = slice(2 * i, 2 * i + 2)
+        index = torch.arange(4)[own]
+        part.update({"logits": logits[own]}, {"label": label[own], "index": index})
+    whole = Confusion(("a", "b", "c"))
+    for part in parts:
+        whole.add(part.state())
+    examples = whole.tables()["examples"]
+    mistakes = examples["Most confident mistakes"]
+    assert [row["index"] for row in mistakes] == [1, 2]
+    assert mistakes[0]["caption"].startswith("c, taken for b (9")
+    hardest = examples["Hardest images"]
+    assert [row["index"] for row in hardest] == [1, 2, 3, 0]
+    assert "right with" in hardest[-1]["caption"]

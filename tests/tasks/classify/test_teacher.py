@@ -37,11 +37,11 @@ def test_a_student_learns_from_a_saved_teacher_and_resumes_with_the_same(data, m
     recipe = change(PLAIN, task=task, schedule__epochs=2)
     run = fit(recipe, data, tmp_path / "run")
     assert set(run.lines("steps.jsonl")[0]["loss"]) == {"cross_entropy", "teacher"}
-    kept = (run.folder / "teacher.safetensors").read_bytes()
+    content = (run.folder / "teacher.safetensors").read_bytes()
     state = Checkpoints(run.folder).load()[0]
     assert not any("teacher" in name for name in state["model"])
     session.resume(run.folder, device="cpu")
-    assert (run.folder / "teacher.safetensors").read_bytes() == kept
+    assert (run.folder / "teacher.safetensors").read_bytes() == content
     assert same(Checkpoints(run.folder).load()[0]["model"], state["model"]) is None
 
 

@@ -71,7 +71,9 @@ def scene(number, chance):
     boxes[:, 2:] = np.maximum(boxes[:, 2:], boxes[:, :2] + 1)
     scores = chance.randint(1, 20, len(boxes)) / 20
     tensor = torch.tensor
-    found = Found(tensor(boxes, dtype=torch.float32), tensor(named).long(), tensor(scores).float())
+    detections = Found(
+        tensor(boxes, dtype=torch.float32), tensor(named).long(), tensor(scores).float()
+    )
     target = {
         "boxes": tensor(truth, dtype=torch.float32).reshape(-1, 4),
         "labels": tensor(labels).long(),
@@ -80,7 +82,7 @@ def scene(number, chance):
         "id": 1000 - 3 * number,
         "original": tensor([400, 500]),
     }
-    return found, target
+    return detections, target
 
 
 def scenes(count=60, seed=0):
@@ -88,18 +90,18 @@ def scenes(count=60, seed=0):
     return [scene(number, chance) for number in range(count)]
 
 
-def batches(made, size=8):
-    for at in range(0, len(made), size):
-        found, targets = zip(*made[at : at + size], strict=True)
+def batches(cases, size=8):
+    for at in range(0, len(cases), size):
+        detections, targets = zip(*cases[at : at + size], strict=True)
         target = {k: [t[k] for t in targets] for k in targets[0]}
         target["id"] = torch.tensor(target["id"])
         target["original"] = torch.stack(target["original"])
-        yield {"found": list(found)}, target
+        yield {"found": list(detections)}, target
 
 
-def counted(made, size=8):
+def counted(cases, size=8):
     done = metric()
-    for output, target in batches(made, size):
+    for output, target in batches(cases, size):
         done.update(output, target)
     return done
 
@@ -142,10 +144,10 @@ def evaluated(truth, results):
     return done
 
 
-def live(made):
+def live(cases):
     """The twelve figures and the classes' AP and AP50, by pycocotools."""
     truth, results = [], []
-    for found, target in made:
+    for detections, target in cases:
         for box, label, crowd, area in zip(
             target["boxes"].tolist(), target["labels"].tolist(), target["crowd"].tolist(),
             target["area"].tolist(), strict=True,
@@ -157,7 +159,7 @@ def live(made):
                     "bbox": [x0, y0, x1 - x0, y1 - y0], "area": area, "iscrowd": int(crowd),
                 }
             )  # fmt: skip
-        for box, label, score in zip(*(part.tolist() for part in found), strict=True):
+        for box, label, score in zip(*(part.tolist() for part in detections), strict=True):
             x0, y0, x1, y1 = box
             results.append(
                 {
@@ -167,7 +169,7 @@ def live(made):
             )  # fmt: skip
     done = evaluated(
         {
-            "images": [{"id": target["id"]} for _, target in made],
+            "images": [{"id": target["id"]} for _, target in cases],
             "annotations": truth,
             "categories": [{"id": i, "name": n} for i, n in zip(IDS, CLASSES, strict=True)],
         },
@@ -224,9 +226,9 @@ def test_classes_equal_those_stored():
 )
 @pytest.mark.parametrize("seed", range(6))
 def test_figures_equal_pycocotools(seed):
-    made = scenes(20 + 10 * seed, seed)
-    figures, rows = live(made)
-    done = counted(made, 5)
+    cases = scenes(20 + 10 * seed, seed)
+    figures, rows = live(cases)
+    done = counted(cases, 5)
     same(done.compute(), figures)
     for row in done.tables()["per_class"]:
         ap, ap50 = rows.get(row["class"], (None, None))
@@ -238,27 +240,27 @@ def test_figures_equal_pycocotools(seed):
 
 
 def test_the_fixture_holds_what_it_says():
-    made = scenes()
-    assert any(not len(t["boxes"]) for _, t in made)
-    assert any(len(t["boxes"]) and not len(f.boxes) for f, t in made)
-    assert any(t["crowd"].any() for _, t in made)
-    labels = torch.cat([t["labels"] for _, t in made])
+    cases = scenes()
+    assert any(not len(t["boxes"]) for _, t in cases)
+    assert any(len(t["boxes"]) and not len(f.boxes) for f, t in cases)
+    assert any(t["crowd"].any() for _, t in cases)
+    labels = torch.cat([t["labels"] for _, t in cases])
     assert 4 not in labels
-    assert 4 in torch.cat([f.labels for f, _ in made])
-    area = torch.cat([t["area"] for _, t in made])
+    assert 4 in torch.cat([f.labels for f, _ in cases])
+    area = torch.cat([t["area"] for _, t in cases])
     for low, high in ((0, 32**2), (32**2, 96**2), (96**2, math.inf)):
         assert ((area > low) & (area < high)).sum() > 20
-    scores = torch.cat([f.scores for f, _ in made])
+    scores = torch.cat([f.scores for f, _ in cases])
     assert len(scores.unique()) < len(scores) / 5, "ties"
 
 
 def test_small_cases_by_hand():
     box = torch.tensor([[10.0, 10, 110, 110]])
 
-    def one(found, score, truth=box, label=0):
+    def one(boxes, score, truth=box, label=0):
         done = metric()
-        n = len(found)
-        output = {"found": [Found(found, torch.full((n,), label), torch.full((n,), score))]}
+        n = len(boxes)
+        output = {"found": [Found(boxes, torch.full((n,), label), torch.full((n,), score))]}
         target = {
             "boxes": truth[None], "labels": torch.zeros(1, len(truth), dtype=torch.int64),
             "crowd": torch.zeros(1, len(truth), dtype=torch.bool),
@@ -300,7 +302,7 @@ def test_a_real_set(shared):
         n = stop - start
         moved = val.boxes[start:stop] + chance.normal(0, 4, (n, 4))
         named = np.where(chance.rand(n) < 0.8, val.numbers[start:stop], chance.randint(0, 80, n))
-        found = Found(*map(torch.from_numpy, (moved, named, chance.rand(n))))
+        detections = Found(*map(torch.from_numpy, (moved, named, chance.rand(n))))
         target = {
             "boxes": [torch.from_numpy(val.boxes[start:stop])],
             "labels": [torch.from_numpy(val.numbers[start:stop])],
@@ -309,7 +311,7 @@ def test_a_real_set(shared):
             "id": torch.tensor([int(val.keys[i])]),
             "original": torch.tensor([[1, 1]]),
         }
-        done.update({"found": [found]}, target)
+        done.update({"found": [detections]}, target)
     figures = done.compute()
     assert figures["images"] == 256
     assert 5 < figures["AP"] < 60
@@ -323,35 +325,35 @@ def test_a_real_set(shared):
 
 @pytest.mark.parametrize("processes", [2, 3])
 def test_shares_of_processes_add_up(processes):
-    made = scenes()
-    shares = [counted(made[rank::processes], 7) for rank in range(processes)]
+    cases = scenes()
+    shares = [counted(cases[rank::processes], 7) for rank in range(processes)]
     whole = metric()
     for share in shares:
         whole.add(share.state())
-    assert whole.compute() == counted(made).compute()
-    assert whole.tables() == counted(made).tables()
+    assert whole.compute() == counted(cases).compute()
+    assert whole.tables() == counted(cases).tables()
 
 
 def test_an_image_counts_once():
-    made = scenes(20)
-    whole = counted(made)
-    whole.add(counted(made[5:12]).state())
-    for output, target in batches(made[:4]):
+    cases = scenes(20)
+    whole = counted(cases)
+    whole.add(counted(cases[5:12]).state())
+    for output, target in batches(cases[:4]):
         whole.update(output, target)
-    assert whole.compute() == counted(made).compute()
+    assert whole.compute() == counted(cases).compute()
 
 
 def test_figures_follow_what_is_added():
-    made = scenes(30)
-    done = counted(made[:20])
+    cases = scenes(30)
+    done = counted(cases[:20])
     before = done.compute()
-    done.add(counted(made[20:]).state())
-    assert done.compute() == counted(made).compute() != before
+    done.add(counted(cases[20:]).state())
+    assert done.compute() == counted(cases).compute() != before
 
 
 def test_the_order_of_images_makes_no_difference():
-    made = scenes(30)
-    assert counted(made[::-1], 3).compute() == counted(made, 30).compute()
+    cases = scenes(30)
+    assert counted(cases[::-1], 3).compute() == counted(cases, 30).compute()
 
 
 def test_state_is_plain():
@@ -364,17 +366,17 @@ def test_state_is_plain():
 
 
 def test_results_are_in_cocos_format():
-    made = scenes(6)
-    results = counted(made).results()
-    assert len(results) == sum(len(found.boxes) for found, _ in made)
-    found, target = made[1]
+    cases = scenes(6)
+    results = counted(cases).results()
+    assert len(results) == sum(len(detections.boxes) for detections, _ in cases)
+    detections, target = cases[1]
     mine = [row for row in results if row["image_id"] == target["id"]]
-    assert [row["category_id"] for row in mine] == [IDS[label] for label in found.labels]
-    for row, (x0, y0, x1, y1) in zip(mine, found.boxes.tolist(), strict=True):
+    assert [row["category_id"] for row in mine] == [IDS[label] for label in detections.labels]
+    for row, (x0, y0, x1, y1) in zip(mine, detections.boxes.tolist(), strict=True):
         assert row["bbox"] == [x0, y0, x1 - x0, y1 - y0]
         assert set(row) == {"image_id", "category_id", "bbox", "score"}
     unnamed = AveragePrecision(CLASSES, None, predict)
-    unnamed.add(counted(made).state())
+    unnamed.add(counted(cases).state())
     assert {row["category_id"] for row in unnamed.results()} <= set(range(1, 7))
 
 

@@ -92,13 +92,15 @@ def test_what_was_found_in_pixels_of_the_picture():
     boxes = torch.tensor([0.5, 0.5, 0.5, 0.25]).repeat(2, 6, 1)
     boxes[0, 4] = torch.tensor([0.1, 0.5, 0.4, 0.2])
     output = {"logits": logits, "boxes": boxes, "size": torch.tensor([[64, 96], [50, 40]])}
-    found = mine.predict(output, [(100, 200), (50, 40)])[0]
-    assert len(found.boxes) == 6
-    assert found.labels[:2].tolist() == [1, 0]
-    assert found.scores[0].item() == pytest.approx(logits[0, 4].softmax(-1)[1].item())
-    torch.testing.assert_close(found.boxes[0], torch.tensor([0.0, 40.0, 60.0, 60.0]))  # clipped
-    torch.testing.assert_close(found.boxes[1], torch.tensor([50.0, 37.5, 150.0, 62.5]))
-    assert (found.scores[:-1] >= found.scores[1:]).all()
+    detections = mine.predict(output, [(100, 200), (50, 40)])[0]
+    assert len(detections.boxes) == 6
+    assert detections.labels[:2].tolist() == [1, 0]
+    assert detections.scores[0].item() == pytest.approx(logits[0, 4].softmax(-1)[1].item())
+    torch.testing.assert_close(
+        detections.boxes[0], torch.tensor([0.0, 40.0, 60.0, 60.0])
+    )  # clipped
+    torch.testing.assert_close(detections.boxes[1], torch.tensor([50.0, 37.5, 150.0, 62.5]))
+    assert (detections.scores[:-1] >= detections.scores[1:]).all()
     mine.score = 0.5
     sure = mine.predict(output)
     assert [len(f.boxes) for f in sure] == [2, 0]
@@ -125,9 +127,9 @@ def test_it_learns_one_square():
         loss.backward()
         nn.utils.clip_grad_norm_(mine.parameters(), 0.5)
         optimiser.step()
-    found = mine.eval().predict(mine(image))[0]
-    assert found.labels[0] == 1
-    assert box_iou(found.boxes[:1], target["boxes"][0]).item() > 0.7
+    detections = mine.eval().predict(mine(image))[0]
+    assert detections.labels[0] == 1
+    assert box_iou(detections.boxes[:1], target["boxes"][0]).item() > 0.7
 
 
 def test_numbers_that_are_lost_are_the_loops_to_tell():

@@ -48,8 +48,8 @@ class Ours(AnchorGenerator):
         return [9]
 
     def forward(self, image_list, feature_maps):
-        made = self.anchors([tuple(x.shape[2:]) for x in feature_maps])
-        return [made for _ in image_list.image_sizes]
+        anchors = self.anchors([tuple(x.shape[2:]) for x in feature_maps])
+        return [anchors for _ in image_list.image_sizes]
 
 
 def as_torchvisions(task):
@@ -90,9 +90,9 @@ def test_losses_are_torchvisions():
         {"boxes": b, "labels": c} for b, c in zip(target["boxes"], target["labels"], strict=True)
     ]
     wanted = theirs(list(images), listed)
-    found = mine.loss(mine(images), target)
-    torch.testing.assert_close(found["classes"], wanted["classification"], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(found["boxes"], wanted["bbox_regression"], atol=1e-5, rtol=1e-5)
+    terms = mine.loss(mine(images), target)
+    torch.testing.assert_close(terms["classes"], wanted["classification"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(terms["boxes"], wanted["bbox_regression"], atol=1e-5, rtol=1e-5)
 
 
 def test_found_boxes_are_torchvisions():
@@ -104,8 +104,8 @@ def test_found_boxes_are_torchvisions():
     images, _ = scene()
     with torch.no_grad():
         wanted = theirs(list(images))
-        found = mine.predict(mine(images))
-    for a, b in zip(found, wanted, strict=True):
+        detections = mine.predict(mine(images))
+    for a, b in zip(detections, wanted, strict=True):
         assert len(a.boxes) == 100
         torch.testing.assert_close(a.boxes, b["boxes"], atol=1e-4, rtol=1e-5)
         torch.testing.assert_close(a.scores, b["scores"], atol=1e-5, rtol=1e-5)
@@ -179,13 +179,13 @@ def test_settings_are_used():
     usual.alpha, usual.gamma = 0.25, 0.0
     assert usual.loss(output, target)["classes"] > loss
     louder = {**output, "logits": output["logits"] + 4.0}
-    assert all(len(found.boxes) <= 7 for found in _with(usual, most=7).predict(louder))
+    assert all(len(detections.boxes) <= 7 for detections in _with(usual, most=7).predict(louder))
     sure = _with(usual, score=0.6).predict(louder)
-    assert all((found.scores > 0.6).all() for found in sure)
+    assert all((detections.scores > 0.6).all() for detections in sure)
     apart = _with(usual, score=0.0, overlap=0.0, most=1000).predict(louder)
-    for found in apart:
+    for detections in apart:
         for label in range(3):
-            boxes = found.boxes[found.labels == label]
+            boxes = detections.boxes[detections.labels == label]
             assert (box_iou(boxes, boxes).fill_diagonal_(0) == 0).all()
     assert task(least=2.0).anchors.least == 2.0
 
@@ -213,9 +213,9 @@ def test_a_few_steps_teach_a_tiny_one_where_a_square_is():
         nn.utils.clip_grad_norm_(mine.parameters(), 1.0)
         optimiser.step()
     mine.eval()
-    for found, box in zip(mine.predict(mine(images)), boxes, strict=True):
-        assert box_iou(found.boxes[:1], box[None]).item() > 0.5
-        assert found.labels[0] == 0
+    for detections, box in zip(mine.predict(mine(images)), boxes, strict=True):
+        assert box_iou(detections.boxes[:1], box[None]).item() > 0.5
+        assert detections.labels[0] == 0
     assert math.isfinite(loss.item())
 
 

@@ -8,10 +8,10 @@ from saccade.tasks.segment import pixels
 from saccade.tasks.segment.pixels import likeliest
 
 
-def plainly(logits, shown, size):
+def plainly(logits, size_in_batch, size):
     """All classes at once."""
     x = F.interpolate(logits[None], scale_factor=4, mode="bilinear", align_corners=False)
-    x = x[..., : shown[0], : shown[1]]
+    x = x[..., : size_in_batch[0], : size_in_batch[1]]
     return F.interpolate(x, size=size, mode="bilinear", align_corners=False)[0].argmax(0)
 
 
@@ -21,10 +21,10 @@ def test_a_few_classes_at_a_time_make_no_difference(together, monkeypatch):
     logits = torch.randn(2, 7, 8, 10)
     size = torch.tensor([[32, 37], [29, 40]])
     sizes = [(50, 61), (29, 40)]
-    found = likeliest({"logits": logits, "size": size}, sizes)
+    classes = likeliest({"logits": logits, "size": size}, sizes)
     for i in range(2):
-        assert torch.equal(found[i].long(), plainly(logits[i], size[i].tolist(), sizes[i]))
-        assert found[i].dtype == torch.uint8
+        assert torch.equal(classes[i].long(), plainly(logits[i], size[i].tolist(), sizes[i]))
+        assert classes[i].dtype == torch.uint8
 
 
 def test_padding_is_cut_before_resizing():

@@ -18,18 +18,24 @@ from saccade.report.summary import Summary
 from saccade.tasks import segment
 from saccade.tasks.segment.task import SegmentTask
 from tests.data.scenes import NAMES, folder
+from tests.engine import shared_runs
 from tests.engine.classify_runs import apart, fit
 from tests.engine.dense_runs import SEGMENT
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return folder(tmp_path_factory.mktemp("sea"))
+def trained(tmp_path_factory):
+    return shared_runs.segmenter(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
-def run(data, tmp_path_factory):
-    return fit(SEGMENT, data, tmp_path_factory.mktemp("runs") / "run")
+def data(trained):
+    return trained[0]
+
+
+@pytest.fixture(scope="module")
+def run(trained):
+    return trained[1]
 
 
 def test_it_learns_and_the_model_comes_back(run, data):
@@ -88,16 +94,16 @@ def tell(data, model, out):
 @pytest.mark.slow
 def test_processes_count_what_one_counts(run, data, tmp_path):
     assert apart(tell, data, run.folder, tmp_path, ranks=2) == [0, 0]
-    (found,) = tmp_path.iterdir()
+    (path,) = tmp_path.iterdir()
     alone = session.evaluate(run.folder, str(data), batch=1).compute()
-    assert found.name == f"4-{alone['miou']:.9f}"
+    assert path.name == f"4-{alone['miou']:.9f}"
 
 
 def test_the_backbone_starts_from_a_classifier_or_a_segmenter(run, tmp_path):
     net = saccade.build("linglo_nano", num_classes=5)
     path = saccade.save(net, tmp_path / "net.safetensors")
-    made = make.model(change(SEGMENT, model__start=str(path)), 3)
-    own, theirs = made.backbone.body.state_dict(), net.backbone.state_dict()
+    segmenter = make.model(change(SEGMENT, model__start=str(path)), 3)
+    own, theirs = segmenter.backbone.body.state_dict(), net.backbone.state_dict()
     assert all(torch.equal(own[name], theirs[name]) for name in own)
     again = make.model(change(SEGMENT, model__start=str(run.folder)), 7)
     trained = saccade.load(run.folder).backbone.state_dict()

@@ -116,6 +116,6 @@ def test_a_real_net_answers_for_every_pixel():
     task = SegmentTask(build("linglo_nano", 3, dim=16, inner=32), ("a", "b", "c"), window=64).eval()
     with torch.no_grad():
         output = task(torch.randn(2, 3, 75, 90), torch.tensor([[75, 90], [60, 71]]))
-        found = task.predict(output, [(150, 180), (33, 40)])
-    assert [tuple(mask.shape) for mask in found] == [(150, 180), (33, 40)]
+        classes = task.predict(output, [(150, 180), (33, 40)])
+    assert [tuple(mask.shape) for mask in classes] == [(150, 180), (33, 40)]
     assert task.ids == [0, 1, 2]

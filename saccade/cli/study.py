@@ -1,0 +1,102 @@
+"""`study`: a paper's tables, trained at small scale."""
+
+from pathlib import Path
+from typing import Annotated
+
+from saccade.cli.command import Count, Device, Folder, Value
+from saccade.cli.console import note, say, show, show_json, table
+
+
+def study(
+    name: Annotated[str, Value("linglo|qna|qna_autoencoders|sasa")] | None = None,
+    *,
+    data: Folder | None = None,
+    out: Folder = "runs/study",
+    seeds: Count | None = None,
+    pages: Folder | None = None,
+    only_report: bool = False,
+    device: Device | None = None,
+    json: bool = False,
+) -> None:
+    """Train a paper's tables at small scale, row by row, and compare the rows.
+
+    Every row is trained with the same seeds; rows of several tables that are alike are trained
+    once. What is done is skipped and what was broken off goes on, so call it again until it ends.
+    It may run several times at once, in as many terminals as there are cores: each takes what is
+    left. OMP_NUM_THREADS=1 keeps a run to one core.
+
+    Examples:
+        saccade study
+        saccade study linglo --data cifar10
+        saccade study sasa --seeds 1 --only-report
+
+    Args:
+        name: the study; all in a table if left out
+        data: the images; the study's own set if left out
+        out: the runs' folder
+        seeds: how many seeds each row is trained with; the study's own number if left out
+        pages: where the page and its pictures are written; beside the runs if left out
+        only_report: train nothing, and report what there is
+        device: the best there is if left out
+        json: print JSON
+    """
+    from saccade.study import book, run
+    from saccade.study.page import cells, write
+
+    if name is None:
+        _list(json)
+        return
+    one = book.find(name)
+    chosen = data or one.data
+    if not chosen:
+        raise ValueError(f"study {name}: which images? --data FOLDER")
+    numbers = tuple(range(seeds)) if seeds else one.seeds
+    folder = Path(out) / name
+    elsewhere: list[str] = []
+    if not only_report:
+        from saccade.cli.learn import stoppable, watcher
+
+        with stoppable(folder, f"saccade study {name}"):
+            elsewhere = run.train(
+                one, str(chosen), folder, numbers, watch=watcher(log=False), say=note, device=device
+            )
+    result = run.collected(one, str(chosen), folder, numbers)
+    written = write(one, result, folder if pages is None else Path(pages))
+    if json:
+        show_json({"study": name, **result.plain(), "files": [str(path) for path in written]})
+        return
+    for grid in one.grids:
+        rows = cells(grid, result)
+        shape = table(*rows[0], right=tuple(head for head in rows[0] if head != "label"))
+        for row in rows:
+            shape.add_row(*row.values())
+        say(f"\n{grid.where}: {grid.asks}", "bold")
+        show(shape)
+    for path in elsewhere:
+        note(f"left to another process: {path}")
+    for path in written[:1]:
+        say(f"written: {path}")
+
+
+def _list(json: bool) -> None:
+    """The studies in a row each."""
+    from saccade.study.book import STUDIES
+    from saccade.study.result import shipped
+
+    rows = []
+    for one in STUDIES.values():
+        result, settings = shipped(one.name), one.settings()
+        done = len(result.settings) if result else 0
+        rows.append(
+            {
+                "study": one.name, "settings": len(settings), "seeds": len(one.seeds),
+                "in the package": done, "about": one.about,
+            }
+        )  # fmt: skip
+    if json:
+        show_json(rows)
+        return
+    shape = table(*rows[0], right=("settings", "seeds", "in the package"), prose=("about",))
+    for row in rows:
+        shape.add_row(*map(str, row.values()))
+    show(shape)
