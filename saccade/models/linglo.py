@@ -16,6 +16,7 @@ from saccade.layers.dot import DotProductAttention
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import CPE, RPCPE, AbsolutePosition
 from saccade.layers.stem import ConvDown, FineStem, PatchDown
+from saccade.layers.walk import walkable
 from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.paper import Claim
 
@@ -26,6 +27,7 @@ MIXERS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+@walkable
 class LinGlo(Backbone):
     """Convolution and key-only attention in alternation, in every stage.
 
