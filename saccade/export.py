@@ -35,6 +35,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from saccade import files
 from saccade.ops import native
 from saccade.ops.operator import use_backend
+from saccade.version import FORMATS
 
 ENDINGS = {"onnx": ".onnx", "torch": ".pt2", "aot": ".aot.pt2"}
 CLOSE = 1e-4  # of the largest output
@@ -257,7 +258,7 @@ def _rename(model: Any, names: dict[str, str]) -> None:
 
 
 def _metadata(raw: Raw, about: dict[str, Any]) -> str:
-    return json.dumps({**about, "outputs": list(raw.names)})
+    return json.dumps({"format": FORMATS["export"], **about, "outputs": list(raw.names)})
 
 
 def _flat(about: dict[str, Any]) -> dict[str, str]:

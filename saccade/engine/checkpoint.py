@@ -23,8 +23,8 @@ from saccade.engine import archive, former, shards
 from saccade.engine.archive import DamagedFileError
 from saccade.models import pickled
 from saccade.models.pickled import RefusedPickleError
+from saccade.version import FORMATS, check_format
 
-FORMAT = 2
 NAME = re.compile(r"step-(\d{9,})(\.safetensors|\.pt)?")
 BROKEN = (DamagedFileError, RefusedPickleError, OSError)
 
@@ -111,7 +111,7 @@ class Checkpoints:
         """
         path = self.folder / f"step-{step:09d}{archive.SUFFIX}"
         self._make_way(path.name)
-        whole = {"format": FORMAT, "step": step, **state}
+        whole = {"format": FORMATS["checkpoint"], "step": step, **state}
         notes = {**(about or {}), "step": step, "score": score}
         digest = archive.write(path, whole, notes, self.cure)
         self._enter({"step": step, "file": path.name, "sha256": digest, "score": score})
@@ -148,7 +148,7 @@ class Checkpoints:
             digests: the files of the processes and their checksums
         """
         path = self.folder / f"step-{step:09d}"
-        whole = {"format": FORMAT, "step": step, **state}
+        whole = {"format": FORMATS["checkpoint"], "step": step, **state}
         notes = {**about, "step": step, "score": score, "files": digests}
         digest = archive.write(part / shards.REST, whole, notes, self.cure)
         older = path.with_name(path.name + ".older.part")
@@ -244,6 +244,7 @@ class Checkpoints:
         state = pickled.load(path) if path.suffix == ".pt" else archive.read(path)
         if not isinstance(state, dict) or state.get("step") != entry["step"]:
             raise DamagedFileError("is the checkpoint of another step")
+        check_format("checkpoint", state.get("format"), str(path))
         return state
 
     def last_whole(self) -> dict[str, Any] | None:

@@ -9,10 +9,16 @@ Once saccade is imported, timm knows its names:
     timm.create_model("hf-hub:SOMEONE/NAME", pretrained=True)
     timm.create_model("local-dir:FOLDER", pretrained=True)
 
+So does transformers, which takes timm's models as its own (TimmWrapper, TimmBackbone):
+
+    AutoModelForImageClassification.from_pretrained("FOLDER")
+    pipeline("image-classification", "FOLDER")
+
 `saccade.load("FOLDER")` reads the same folder, and one that timm wrote alone. Detectors, segmenters
 and auto-encoders are no models of timm: theirs has no config.json, and `saccade.load` reads it.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +58,17 @@ def write(
         own = {key: value for key, value in about.items() if key not in ELSEWHERE}
         with files.writing(folder / "model.safetensors"):
             save_for_hf(model, str(folder), config, own, safe_serialization=True)
+        _leave_classes_out(folder / "config.json")
     save(model, folder / "model.safetensors", **notes)
     files.write(folder / "README.md", text)
     return folder
+
+
+def _leave_classes_out(path: Path) -> None:
+    """Their number stands beside the model's arguments; transformers refuses it among them, too."""
+    config = json.loads(path.read_bytes())
+    config.get("model_args", {}).pop("num_classes", None)
+    files.write(path, json.dumps(config, indent=2))
 
 
 def _timm_config(model: nn.Module, input_settings: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from saccade.models.describe import describe, known_config, timm_config
 from saccade.models.face import answering
 from saccade.models.graft import again
 from saccade.models.zoo import Classifier, unstated
+from saccade.version import FORMATS, check_format
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
 KINDS = {
@@ -75,7 +76,9 @@ def save(
         the path
     """
     path = Path(path)
-    about: dict[str, Any] = {"model": describe(model), "notes": notes}
+    about: dict[str, Any] = {
+        "format": FORMATS["model"], "model": describe(model), "notes": notes,
+    }  # fmt: skip
     groups = [notes.get(name) for name in GROUPS]
     kinds = [group.get("kind") for group in groups if isinstance(group, dict)]
     imports = outside.needed([*outside.words_in(about["model"]), *kinds])
@@ -208,6 +211,8 @@ def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(
             f"load: {source!r} has a header that cannot be read ({error}); save the model again"
         ) from error
+    if isinstance(header, dict):
+        check_format("model", header.get("format"), source)
     match header:
         case {"model": dict(model)} if "name" in model or "kind" in model:
             outside.check(header.get("imports"), f"load: {source!r}")

@@ -11,8 +11,8 @@
 // weights are laid out so, and pixels are rounded some rows at a time.
 #pragma once
 #include <cstring>
+#include <memory>
 #include <numeric>
-#include <vector>
 
 #include "call.h"
 #include "rows.h"
@@ -154,13 +154,14 @@ template <bool BY_PAIRS = PAIRS>
 inline void linear_pack(const Linear& c, int batch, float* to) {
   constexpr int N = LANES<float>;
   const float *w = c.w + batch * c.w_batch, *b = c.b ? c.b + batch * c.b_batch : nullptr;
-  std::vector<float> whole;  // of a panel that is to be made of pairs
+  // Of a panel that is to be made of pairs. (A std::vector would ask for GCC 11's library.)
+  const std::unique_ptr<float[]> whole(BY_PAIRS ? new float[size_t(c.inputs) * 3 * WIDE] : nullptr);
   panels(c.outputs, [&](int n0, auto nv) INLINED {
     constexpr int WIDTH = decltype(nv)::value * WIDE;
     for (int j = 0; j < WIDTH; j++) to[j] = b && n0 + j < c.outputs ? b[n0 + j] : 0;
     to += WIDTH;
     float* const place = to;
-    if (BY_PAIRS) whole.resize(size_t(c.inputs) * WIDTH), to = whole.data();
+    if (BY_PAIRS) to = whole.get();
     for (int v = 0; v < WIDTH; v += N) {
       const int n = min(N, c.outputs - n0 - v);
       const float* from = w + (n0 + v) * c.w_output;

@@ -1,9 +1,13 @@
 // Local attention and products in bfloat16 for processors with a dot product of it; all else they
 // share with the instruction set below.
+#ifdef __AVX512BF16__  // ARM multiplies matrices in fp32
 #define SACCADE_PAIRS
+#endif
 #include "kernels.h"
 
+#ifdef SACCADE_PAIRS
 #include "product_tasks.h"
+#endif
 #include "sasa_half.h"
 
 namespace saccade {
@@ -31,7 +35,9 @@ void backward(const Sasa& c, int task, void* scratch, void* partial) {
 }  // namespace
 
 extern const SasaKernels sasa_half = {work, forward, backward, sasa_reduce<SasaHalfTile<>>};
+#ifdef SACCADE_PAIRS
 extern const ProductKernels products = all_products;
+#endif
 
 }  // namespace SACCADE_ISA
 }  // namespace saccade
