@@ -30,7 +30,7 @@ TOPICS = {
     "Papers and figures": ("equations", "papers", "records", "speed", "reliability", "versions"),
 }  # fmt: skip
 NOTEBOOKS = (
-    "first_look", "train_digits", "solar_cells", "clothes", "beside_timm", "own_layer",
+    "first_look", "solar_cells", "clothes", "beside_timm", "own_layer",
     "find_things", "every_pixel", "more_pixels", "ship_it",
 )  # fmt: skip
 CONF = """
