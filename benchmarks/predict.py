@@ -1,9 +1,10 @@
-"""How many pictures a second `saccade predict` names: a plain loop, batches, and the loader alone.
+"""How many pictures a second a trained model answers: a plain loop, batches, and the loader alone.
 
     python benchmarks/predict.py FOLDER --model linglo_nano
 
-All take turns over the same pictures. The loader alone is what batches could reach with a model
-that costs nothing.
+So `saccade predict`, `detect`, `segment` and `upscale` read pictures, whichever the model is for;
+what they draw is not in it. All take turns over the same pictures. The loader alone is what batches
+could reach with a model that costs nothing.
 """
 
 import argparse
@@ -33,16 +34,18 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     a = parser.parse_args()
-    paths = paths_of(a.folder, "predict")
-    paths = (paths * -(-a.count // len(paths)))[: a.count]
-    loaded = session.opened(a.model, "cpu", "predict")
+    loaded = session.opened(a.model)
     transform, task = loaded.transform(), loaded.task
+    paths = paths_of(a.folder, loaded.definition.command)
+    paths = (paths * -(-a.count // len(paths)))[: a.count]
 
     def loop():
         for path in paths:
+            photo = rgb(path, str(path))
+            image = transform(photo)[None]
+            size = torch.tensor([image.shape[2:]])
             with torch.no_grad():
-                image = transform(rgb(path, str(path)))[None]
-                task.predict(task(image))
+                task.predict(task(image, size), [(photo.height, photo.width)])
 
     def batches(net, predict):
         for _ in predictions(paths, net, transform, predict, torch.device("cpu"), a.batch):

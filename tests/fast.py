@@ -5,7 +5,7 @@ the same are marked `slow`, as everywhere.
 """
 
 FAST = (
-    "tests/bench/test_linglo.py", "tests/bench/test_plain.py", "tests/cli/test_changes.py",
+    "tests/bench/test_linglo.py", "tests/bench/test_plain.py", "tests/recipes/test_everyday.py",
     "tests/cli/test_command.py", "tests/cli/test_complete.py", "tests/cli/test_pages.py",
     "tests/data/boxes/",
     "tests/data/convert/", "tests/data/masks/", "tests/data/test_augment.py",

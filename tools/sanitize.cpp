@@ -33,6 +33,8 @@ WAYS(Moments, moments)
 WAYS(Branches, branches)
 int saccade_layer_norm_forward(const LayerNorm*, size_t);
 int saccade_key_only_forward(const KeyOnly*, size_t);
+int saccade_convolution_forward(const Convolution*, size_t);
+int saccade_windows_forward(const Windows*, size_t);
 #define LAID_OUT(Call, name)                             \
   int64_t saccade_##name##_packed(const Call*, size_t);  \
   void saccade_##name##_pack(const Call*, void*);
@@ -997,6 +999,109 @@ void branches() {
   compare("dbeta", dbeta, dbetas, 2e-4), compare("dh", dh, dhs, 5e-4);
 }
 
+// A convolution of any map, or of the mean of pixels, with whatever may follow it.
+void convolution() {
+  Convolution c{};
+  c.threads = any_threads(), c.B = whole(1, 3), c.H = any_side(), c.W = any_side();
+  c.inputs = chance(0.2) ? whole(30, 70) : whole(1, 20), c.outputs = whole(1, 70);
+  c.mean = chance(0.3), c.kernel = c.mean ? 1 : one_of({1, 2, 3, 4, 7});
+  c.stride = c.mean ? whole(1, 2) : whole(1, 4), c.padding = c.mean ? 0 : whole(0, c.kernel - 1);
+  c.H = std::max(c.H, c.kernel), c.W = std::max(c.W, c.kernel);
+  shrink(c.H, c.W, double(c.B) * c.kernel * c.kernel * c.inputs * c.outputs);
+  c.H = std::max(c.H, c.kernel), c.W = std::max(c.W, c.kernel);
+  c.relu = whole(0, 1);
+  const bool skips = chance(0.4), normed = chance(0.4), biased = whole(0, 1), planar = !c.mean && whole(0, 1);
+  const bool shifts = c.mean && whole(0, 1);
+  const int H = c.H, W = c.W, C = c.inputs, N = c.outputs, K = c.kernel, s = c.stride;
+  const int last = c.mean ? 1 : K - 2 * c.padding;  // the last pixels are those that there are
+  const int h = (H - last) / s + 1, w = (W - last) / s + 1;
+  const int depth = K * K * C;
+  say("convolution", {{"threads", c.threads}, {"B", c.B}, {"H", H}, {"W", W}, {"C", C}, {"N", N},
+                      {"kernel", K}, {"stride", s}, {"padding", c.padding}, {"mean", c.mean},
+                      {"skip", skips}, {"norm", normed}, {"planar", planar}, {"relu", c.relu}});
+  Numbers x = dense(size_t(c.B) * H * W * C, 1), shift, skip, bias;
+  Numbers weights = dense(size_t(N) * depth, 1 / std::sqrt(double(depth)));
+  Numbers y(FLOAT32, size_t(c.B) * h * w * N), scale = dense(N, 1), offset = dense(N, 1);
+  if (shifts) shift = dense(C, 1);
+  if (skips) skip = dense(y.n, 1);
+  if (biased) bias = dense(N, 1);
+  c.x = {x.data(), int64_t(H) * W * C, planar ? int64_t(H) * W : 1, planar ? W : int64_t(W) * C,
+         planar ? 1 : C};
+  const auto at = [&](int b, int r, int q, int k) {
+    return x.get(b * c.x.batch + r * c.x.row + q * c.x.column + k * c.x.channel);
+  };
+  std::vector<double> squares(size_t(c.B) * h * w * depth);
+  for (size_t m = 0; m < squares.size(); m++) {
+    const int k = m % C, j = m / C % K, i = m / C / K % K;
+    const size_t pixel = m / depth;
+    const int b = pixel / w / h, r = int(pixel / w % h) * s - c.padding + i;
+    const int q = int(pixel % w) * s - c.padding + j;
+    if (c.mean) {
+      int count = 0;
+      for (int a = 0; a < s * s; a++)
+        if (r + a / s < H && q + a % s < W) squares[m] += at(b, r + a / s, q + a % s, k), count++;
+      squares[m] = std::max(0.0, squares[m] / count + (shifts ? shift.get(k) : 0));
+    } else if (r >= 0 && r < H && q >= 0 && q < W) {
+      squares[m] = at(b, r, q, k);
+    }
+  }
+  std::vector<double> ys = skips ? skip.values() : std::vector<double>(y.n);
+  add_product(squares, weights, depth, N, ys);
+  if (biased) add_bias(bias, N, ys);
+  const double eps = 1e-5;
+  Numbers small(FLOAT32, 1);
+  small.put(0, eps);
+  for (size_t m = 0; normed && m < ys.size() / N; m++) {
+    double mean = 0, spread = 0, *row = &ys[m * N];
+    for (int k = 0; k < N; k++) mean += row[k] / N;
+    for (int k = 0; k < N; k++) spread += std::pow(row[k] - mean, 2) / N;
+    for (int k = 0; k < N; k++)
+      row[k] = (row[k] - mean) / std::sqrt(spread + eps) * scale.get(k) + offset.get(k);
+  }
+  for (double& one : ys) one = c.relu ? std::max(one, 0.0) : one;
+  Linear matrix{};
+  matrix.threads = 1, matrix.inputs = depth, matrix.outputs = N, matrix.w = weights.floats();
+  matrix.w_output = depth, matrix.w_input = 1, matrix.b = bias.floats();
+  const Numbers packed = laid_out(matrix, saccade_linear_packed, saccade_linear_pack);
+  c.packed = packed.floats(), c.y = y.floats(), c.shift = shift.floats(), c.skip = skip.floats();
+  if (normed) c.scale = scale.floats(), c.offset = offset.floats(), c.eps = small.floats();
+  if (done(saccade_convolution_forward, c)) compare("y", y, ys, normed && N < 4 ? 2e-2 : 1e-3);
+}
+
+// Attention inside windows that tile a map, or reach over its ends.
+void windows() {
+  Windows c{};
+  c.threads = any_threads(), c.B = whole(1, 2), c.H = whole(1, 20), c.W = whole(1, 20);
+  c.heads = whole(1, 3), c.C = c.heads * whole(1, 40);
+  c.h = whole(1, std::min(c.H, 14)), c.w = whole(1, std::min(c.W, 14));
+  const int H = c.H, W = c.W, C = c.C, d = C / c.heads, N = c.h * c.w;
+  say("windows", {{"threads", c.threads}, {"B", c.B}, {"H", H}, {"W", W}, {"C", C},
+                  {"heads", c.heads}, {"h", c.h}, {"w", c.w}});
+  Numbers qkv = dense(size_t(c.B) * H * W * 3 * C, 1), bias = dense(size_t(c.heads) * N * N, 1);
+  Numbers y(FLOAT32, size_t(c.B) * H * W * C);
+  std::vector<double> ys(y.n);
+  const auto place = [&](int r, int q) { return r % c.h * c.w + q % c.w; };
+  for (int b = 0; b < c.B; b++)
+    for (int head = 0; head < c.heads; head++)
+      for (int m = 0; m < H * W; m++) {
+        const int r = m / W, q = m % W, r0 = r / c.h * c.h, q0 = q / c.w * c.w;
+        const auto pixel = [&](int r_, int q_) { return ((size_t(b) * H + r_) * W + q_) * 3 * C + head * d; };
+        double total = 0;
+        std::vector<double> sums(d);
+        for (int r_ = r0; r_ < std::min(H, r0 + c.h); r_++)
+          for (int q_ = q0; q_ < std::min(W, q0 + c.w); q_++) {
+            double s = 0;
+            for (int k = 0; k < d; k++) s += qkv.get(pixel(r, q) + k) * qkv.get(pixel(r_, q_) + C + k);
+            s = s / std::sqrt(double(d)) + bias.get((size_t(head) * N + place(r, q)) * N + place(r_, q_));
+            total += s = std::exp(s);
+            for (int k = 0; k < d; k++) sums[k] += s * qkv.get(pixel(r_, q_) + 2 * C + k);
+          }
+        for (int k = 0; k < d; k++) ys[((size_t(b) * H + r) * W + q) * C + head * d + k] = sums[k] / total;
+      }
+  c.qkv = qkv.floats(), c.bias = bias.floats(), c.y = y.floats();
+  if (done(saccade_windows_forward, c)) compare("y", y, ys, 5e-4);
+}
+
 }  // namespace
 
 int main(int arguments, char** values) {
@@ -1005,7 +1110,7 @@ int main(int arguments, char** values) {
   const long first = atol(values[2]), count = atol(values[3]);
   void (*const operators[])() = {sasa,  sasa,       qna,     qna,           summary, linear,
                                  feed,  block,      product, feed_residual, key_only, layer_norm,
-                                 branches};
+                                 branches, convolution, windows};
   for (int i = 4; i < arguments; i++)
     if (saccade_use(values[i])) return fprintf(stderr, "no %s on this machine\n", values[i]), 2;
   for (long i = first; i < first + count; i++) {

@@ -15,6 +15,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -125,9 +126,14 @@ def deploy(
                         workers[name, way] = worker
                         samples[name, way] = Samples()
         for done in range(rounds):
-            for i, ((name, way), worker) in enumerate(workers.items()):
+            for i, ((name, way), worker) in enumerate([*workers.items()]):
                 watch(f"{name}, {way.name}", (done + i / len(workers)) / rounds)
                 taken = _ask(worker, 3)
+                if "wrong" in taken:  # such as one that the system ended because memory ran out
+                    workers.pop((name, way)).kill()
+                    samples.pop((name, way))
+                    result.left_out[f"{name}, {way.name}"] = taken["wrong"]
+                    continue
                 samples[name, way].wall += taken["wall"]
                 samples[name, way].cpu += taken["cpu"]
                 held[name, way] = taken["bytes"]
@@ -204,12 +210,11 @@ def _start(
 
 
 def _ask(worker: subprocess.Popen, times: int) -> dict[str, Any]:
-    worker.stdin.write(f"{times}\n")  # type: ignore[union-attr]
-    worker.stdin.flush()  # type: ignore[union-attr]
-    answer = _answer(worker)
-    if "wrong" in answer:
-        raise RuntimeError(f"bench: {answer['wrong']}")
-    return answer
+    """What so many calls took, or what went wrong."""
+    with suppress(BrokenPipeError):  # its process ended, which the answer says
+        worker.stdin.write(f"{times}\n")  # type: ignore[union-attr]
+        worker.stdin.flush()  # type: ignore[union-attr]
+    return _answer(worker)
 
 
 def _answer(worker: subprocess.Popen) -> dict[str, Any]:

@@ -27,8 +27,8 @@ def upscale(
         files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
         model: a run's folder or a saved model; the newest of runs/ if left out
         out: where NAME_x2.png is written (or x3, x4)
-        window: look through windows of this many pixels a side; for pictures that need more memory
-            than there is
+        window: look through windows of this many pixels a side; pictures of more than four million
+            pixels are seen so anyway, by 1024
         json: print a JSON line a picture
         device: the best there is if left out
     """

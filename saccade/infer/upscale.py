@@ -1,6 +1,6 @@
 """Pictures with more pixels: NAME_x2.png for each.
 
-A picture of any size goes through the network whole, or, if it would not fit into memory, window by
+A picture goes through the network whole; a large one, which might not fit into memory, window by
 window; windows overlap, and of each only what is far from its edges is taken.
 """
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
@@ -23,6 +23,8 @@ from saccade.infer.files import free, paths_of
 
 MARGIN = 16  # pixels of a window that only its neighbours' pixels need
 LEAST = 4 * MARGIN  # pixels a side of a window
+LARGE, WINDOW = 2**22, 1024  # pixels beyond which a picture is seen by windows, and their side
+MOST = 400_000_000  # pixels of a result: 1.2 GB
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def upscaled(
         model: a run's folder or a saved model
         out: the folder for NAME_x2.png
         device: cpu or cuda; the best there is if None
-        window: look through windows of this many pixels a side, not at the whole picture
+        window: look through windows of this many pixels a side, not at the whole picture; if None,
+            only at a picture of more than four million pixels, by 1024
 
     Yields:
         of each picture its path and what was written of it, or why it could not be read
@@ -68,32 +71,45 @@ def upscaled(
         except Unreadable as error:
             yield str(path), str(error)
             continue
-        image = F.to_dtype(F.pil_to_tensor(photo), torch.float32, scale=True)
-        large = enlarged(net, image[None].to(where), window)[0]
+        W, H = (net.factor * side for side in photo.size)
+        if W * H > MOST:
+            yield str(path), f"{str(path)!r} would have {W} x {H} pixels, at most {MOST:,} are made"
+            continue
+        side = WINDOW if window is None and photo.width * photo.height > LARGE else window
         target = out / f"{free(f'{path.stem}_x{net.factor}', taken)}.png"
-        result = F.to_pil_image(large.clamp(0, 1).mul(255).round().to(torch.uint8).cpu())
+        result = _picture(net, photo, side, where)
         _save(result, target)
         yield str(path), Upscaled(target, photo.size, result.size)
 
 
+def _picture(net: Any, photo: Image.Image, window: int | None, where: torch.device) -> Image.Image:
+    """A picture as bytes, of which no more than a window is ever held as numbers."""
+    W, H = (net.factor * side for side in photo.size)
+    pixels = torch.empty(3, H, W, dtype=torch.uint8)
+    for top, left, part in _windows(net, F.pil_to_tensor(photo)[None], window, where):
+        h, w = part.shape[2:]
+        part = part[0].clamp_(0, 1).mul_(255).round_()
+        pixels[:, top : top + h, left : left + w] = part.to(torch.uint8)
+    return F.to_pil_image(pixels)
+
+
 @torch.no_grad()
-def enlarged(
-    net: Any, image: Float[Tensor, "B C H W"], window: int | None = None
-) -> Float[Tensor, "B C Hs Ws"]:
-    """The image through the network, whole or window by window."""
+def _windows(
+    net: Any, image: UInt8[Tensor, "1 C H W"], window: int | None, where: torch.device
+) -> Iterator[tuple[int, int, Float[Tensor, "1 C h w"]]]:
+    """Of the larger image, part by part: its first row and column, and its pixels."""
     H, W = image.shape[2:]
-    if window is None or max(H, W) <= window:
-        return net(image.to(memory_format=torch.channels_last))
-    s, step = net.factor, window - 2 * MARGIN
-    out = image.new_empty(len(image), image.shape[1], s * H, s * W)
+    s, step = net.factor, max(H, W)
+    if window is not None and step > window:
+        step = window - 2 * MARGIN
     for top in range(0, H, step):
         for left in range(0, W, step):
             y, x = max(top - MARGIN, 0), max(left - MARGIN, 0)
-            part = net(image[:, :, y : top + step + MARGIN, x : left + step + MARGIN])
+            part = image[:, :, y : top + step + MARGIN, x : left + step + MARGIN].to(where)
+            part = F.to_dtype(part, torch.float32, scale=True)
+            part = net(part.contiguous(memory_format=torch.channels_last))
             part = part[:, :, s * (top - y) :, s * (left - x) :][:, :, : s * step, : s * step]
-            h, w = part.shape[2:]
-            out[:, :, s * top : s * top + h, s * left : s * left + w] = part
-    return out
+            yield s * top, s * left, part
 
 
 def _save(picture: Image.Image, target: Path) -> None:

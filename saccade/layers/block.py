@@ -13,6 +13,7 @@ from saccade.layers.norm import of_channels
 from saccade.layers.position import RPCPE
 from saccade.layers.ready import residual
 from saccade.layers.untouched import readable, untouched
+from saccade.layers.walk import walkable
 from saccade.ops import feed as ops
 from saccade.ops.branches import BranchWeights, feed_branches
 from saccade.ops.native.residual import LANES, FeedResidual, Norm, serves
@@ -139,6 +140,7 @@ class FeedForward(nn.Module):
         return self.narrow(self.act(x))
 
 
+@walkable
 class Block(nn.Module):
     """x + mix(norm x), then x + ffn(norm x).
 

@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from saccade.layers.norm import is_scale_and_shift, scale_and_shift
-from saccade.layers.sasa import StandAloneAttention, halve
+from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.untouched import passes, plain, untouched
 from saccade.ops.native import sasa as native
-from saccade.ops.native.pixels import PixelProduct, ProjectedAttention
-from saccade.ops.native.residual import serves
+from saccade.ops.native.pixels import PixelProduct, ProjectedAttention, ReadyConvolution
+from saccade.ops.native.residual import FromWeights, Memory, serves
 
 
 class ReadyBottleneck:
@@ -26,29 +25,25 @@ class ReadyBottleneck:
     def __init__(self, block: Any):
         self.narrow = _product(block.narrow, block.narrow_norm, relu=True)
         self.attend = _attention(block.mix, block.mix_norm)
-        self.stride = block.mix.stride
-        self.widen = _product(block.widen, block.widen_norm, relu=True)
-        self.shortcut, self.step = None, 1
+        widen = _product(block.widen, block.widen_norm, relu=True)
+        self.widen = ReadyConvolution(widen, 1, block.mix.stride, mean=True)
+        self.shortcut = None
         if isinstance(block.shortcut, nn.Sequential):
-            self.shortcut = _product(*block.shortcut)
-            self.step = block.shortcut[0].stride[0]
+            conv = block.shortcut[0]
+            self.shortcut = ReadyConvolution(_product(*block.shortcut), 1, conv.stride[0])
         mask, norm = block.mix.border == "mask", block.mix_norm
-        self.norm = None if mask or isinstance(norm, nn.Identity) else norm
+        self.shift = None
+        if not mask and not isinstance(norm, nn.Identity):
+            shift = lambda _: (scale_and_shift(norm)[1].contiguous(),)  # noqa: E731
+            self.shift = FromWeights(_numbers(norm), shift, Memory())
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
         return x.numel() > 0
 
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
         y = self.attend(self.narrow(x))
-        if self.stride == 2:
-            y = halve(y.permute(0, 3, 1, 2)).permute(0, 2, 3, 1).contiguous()
-        if self.norm is not None:
-            y += scale_and_shift(self.norm)[1]
-        F.relu_(y)
-        skip = x
-        if self.shortcut is not None:
-            skip = self.shortcut(x[:, :: self.step, :: self.step].contiguous())
-        return self.widen(y, skip)
+        shift = None if self.shift is None else self.shift(None)[0]
+        return self.widen(y, x if self.shortcut is None else self.shortcut(x), shift)
 
 
 def ready_bottleneck(x: Float[Tensor, "B H W C"], block: Any) -> ReadyBottleneck | None:

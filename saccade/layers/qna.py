@@ -20,16 +20,18 @@ from torch.nn import functional as F
 
 from saccade.layers import flax
 from saccade.layers.block import FeedForward
-from saccade.layers.conv import Conv1x1
+from saccade.layers.conv import Conv1x1, ProductConv2d
 from saccade.layers.init import cut_normal_, lecun_normal_
 from saccade.layers.layout import MapLayer
 from saccade.layers.norm import of_channels
-from saccade.layers.ready import residual
-from saccade.layers.untouched import readable, untouched
+from saccade.layers.ready import residual, whole
+from saccade.layers.stem import is_square, product_of
+from saccade.layers.untouched import passes, readable, untouched
+from saccade.layers.walk import walkable
 from saccade.ops import qna as ops
-from saccade.ops.native.pixels import LearnedQueriesResidual, PixelProduct
+from saccade.ops.native.pixels import LearnedQueriesResidual, PixelProduct, ReadyConvolution
 from saccade.ops.native.qna import WIDEST
-from saccade.ops.native.residual import Norm, dense, serves
+from saccade.ops.native.residual import FeedResidual, Norm, dense, serves
 from saccade.ops.precision import no_autocast, nothing, wide
 
 
@@ -192,6 +194,14 @@ class LearnedQueryAttention(MapLayer):
 
     def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> LearnedQueriesResidual | None:
         """x + self(norm(x)) as one call, for inference; None where modules must be called."""
+        if self.stride != 1 or self.mix.out_features != x.shape[3]:
+            return None
+        return self.ready_with(x, norm)
+
+    def ready_with(
+        self, x: Float[Tensor, "B H W C"], norm: Any, skip: ReadyConvolution | None = None
+    ) -> LearnedQueriesResidual | None:
+        """The same, or skip(x) + self(norm(x)) for another resolution or width."""
         key, value, mix = self.key, self.value, self.mix
         if type(self) is not LearnedQueryAttention or self.backend != "auto":
             return None
@@ -199,9 +209,9 @@ class LearnedQueryAttention(MapLayer):
             return None
         if not untouched(x, key, value, mix) or not of_channels(norm, x):
             return None
-        if self.stride != 1 or 2 * self.padding != self.window - 1 or self.window > WIDEST:
+        if 2 * self.padding != self.window - 1 or self.window > WIDEST:
             return None
-        if not _like_biased(key, value) or not mix.out_features == x.shape[3] == key.in_features:
+        if not _like_biased(key, value) or x.shape[3] != key.in_features:
             return None
         biases = [layer.bias for layer in (key, value) if layer.bias is not None]
         of_scores = [self.query, key.weight, value.weight, *biases]
@@ -218,7 +228,9 @@ class LearnedQueryAttention(MapLayer):
             mix.out_features, mix.in_features, of_mix, lambda: (mix.weight, mix.bias)
         )
         numbers = Norm(norm.weight, norm.bias, norm.eps)
-        return LearnedQueriesResidual(numbers, project, blend, self.rpe, self.scale, self.padding)
+        return LearnedQueriesResidual(
+            numbers, project, blend, self.rpe, self.scale, self.padding, self.stride, skip
+        )
 
 
 class LearnedQueryUpsampling(LearnedQueryAttention):
@@ -275,6 +287,7 @@ class QnAFeedForward(FeedForward):
             nn.init.zeros_(linear.bias)
 
 
+@walkable
 class QnADown(nn.Module):
     """Halve the map and double its width: skip(x) + mix(norm x), then x + ffn(norm x).
 
@@ -298,10 +311,45 @@ class QnADown(nn.Module):
         lecun_normal_(self.skip.weight)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D Ho Wo"]:
+        return whole(x, self, ready_way_down)
+
+    def steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D Ho Wo"]:
+        """Module by module."""
         skip = self.skip(x).permute(0, 2, 3, 1)
         x = skip + self.mix(self.mix_norm(x.permute(0, 2, 3, 1)))
         x = residual(x, self.ffn_norm, self.ffn, self.drop)
         return x.permute(0, 3, 1, 2)
+
+
+class ReadyWayDown:
+    """Both halves of `QnADown`, of maps that lie B H W C."""
+
+    def __init__(self, mix: LearnedQueriesResidual, ffn: FeedResidual):
+        self.mix, self.ffn = mix, ffn
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return x.numel() > 0
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
+        return self.ffn(self.mix(x))
+
+
+def ready_way_down(x: Float[Tensor, "B H W C"], layer: QnADown) -> ReadyWayDown | None:
+    """The call for a way down; None where modules must be called."""
+    skip, mix = layer.skip, layer.mix
+    if type(skip) is not ProductConv2d or not untouched(x, skip, mix, layer.ffn):
+        return None
+    if not passes(layer.drop) or not is_square(skip) or skip.kernel_size != (1, 1):
+        return None
+    if skip.padding != (0, 0) or skip.stride != (mix.stride,) * 2:
+        return None
+    if skip.out_channels != mix.mix.out_features:
+        return None
+    of_skip = ReadyConvolution(product_of(skip), 1, mix.stride)
+    first = mix.ready_with(x, layer.mix_norm, of_skip)
+    y = x.new_empty(1, 1, 1, skip.out_channels)
+    second = None if first is None else layer.ffn.ready_after(y, layer.ffn_norm)
+    return None if first is None or second is None else ReadyWayDown(first, second)
 
 
 def _like_biased(key: nn.Module, value: nn.Module) -> bool:

@@ -210,13 +210,16 @@ def in_graph(x: Tensor) -> bool:
 
 def unwatched(x: Tensor) -> bool:
     """Whether a kernel may be called on x behind everybody's back: nobody would notice."""
+    return unseen(x) and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
+
+
+def unseen(x: Tensor) -> bool:
+    """The same, for x of any dtype and whether autocast is on or not."""
     return (
         type(x) is Tensor
         and not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
-        and x.dtype == torch.float32
         and x.device.type == "cpu"
-        and not torch.is_autocast_enabled("cpu")
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
         and not torch.jit.is_tracing()

@@ -13,11 +13,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.norm import is_scale_and_shift, scale_and_shift
-from saccade.layers.untouched import pointwise, readable, untouched
+from saccade.layers.ready import whole
+from saccade.layers.stem import is_square
+from saccade.layers.untouched import passes, plain, pointwise, readable, untouched
+from saccade.layers.walk import walkable
 from saccade.ops import sasa_block as ops
+from saccade.ops.native.pixels import PixelProduct, ReadyConvolution
+from saccade.ops.native.residual import serves
+from saccade.ops.native.sasa_block import SIDE, BlocksMaximum, takes_blocks
 from saccade.ops.sasa import BORDERS
 
 
+@walkable
 class ConvStem(nn.Module):
     """ResNet's: a 7 x 7 convolution of stride 2 and, for stride 4, a 3 x 3 maximum of stride 2."""
 
@@ -35,7 +42,33 @@ class ConvStem(nn.Module):
         nn.init.kaiming_normal_(self.conv.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return whole(x, self, ready_conv_stem)
+
+    def steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """Module by module."""
         return self.pool(self.act(self.norm(self.conv(x))))
+
+
+def ready_conv_stem(x: Float[Tensor, "B H W C"], stem: ConvStem) -> ReadyConvolution | None:
+    """The call for a stem without a maximum; None where modules must be called."""
+    conv, norm = stem.conv, stem.norm
+    if type(conv) is not nn.Conv2d or type(norm) is not nn.BatchNorm2d or not passes(stem.pool):
+        return None
+    if not is_scale_and_shift(norm) or not plain(stem.act, nn.ReLU):
+        return None
+    if not untouched(x, conv, norm) or not is_square(conv):
+        return None
+    parts = [conv.weight, *norm.parameters(), *norm.buffers()]
+    if conv.bias is not None or not serves(*(t for t in parts[1:] if t.is_floating_point())):
+        return None
+
+    def matrix() -> tuple[Tensor, Tensor]:
+        scale, shift = scale_and_shift(norm)
+        return conv.weight.permute(0, 2, 3, 1).flatten(1) * scale[:, None], shift
+
+    numbers = [t for t in parts if t.is_floating_point()]
+    product = PixelProduct(len(conv.weight), conv.weight[0].numel(), numbers, matrix, relu=True)
+    return ReadyConvolution(product, conv.kernel_size[0], conv.stride[0], int(conv.padding[0]))
 
 
 @readable
@@ -85,6 +118,7 @@ class Mixture(nn.Module):
 VALUES = ("mixture", "pointwise", "conv")
 
 
+@walkable
 class AttentionStem(nn.Module):
     """Attend inside blocks of `side` x `side` pixels, norm, and keep the maximum of each block.
 
@@ -178,6 +212,10 @@ class AttentionStem(nn.Module):
         return ops.join(y, *x.shape[2:])
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return whole(x, self, ready_attention_stem)
+
+    def steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """By operators, or module by module."""
         letters = self.letters(x) if self._norm_is_affine(x) else None
         if letters is not None:
             return ops.maximum_of_blocks(
@@ -193,3 +231,29 @@ class AttentionStem(nn.Module):
         if type(self.norm) is not nn.BatchNorm2d:
             return False
         return is_scale_and_shift(self.norm) and untouched(x, self.norm)
+
+
+def ready_attention_stem(x: Float[Tensor, "B H W C"], stem: AttentionStem) -> BlocksMaximum | None:
+    """The call for a stem with its norm and maximum; None where modules must be called."""
+    image = x.permute(0, 3, 1, 2)
+    if type(stem) is not AttentionStem or not stem._norm_is_affine(image) or stem.side != SIDE:
+        return None
+    if stem.letters(image) is None:
+        return None
+    numbers = [t for t in (*stem.parameters(), *stem.buffers()) if t.is_floating_point()]
+    if not serves() or any(t.dtype != torch.float32 for t in numbers):
+        return None
+
+    def weights() -> tuple[Tensor, ...]:
+        letters = stem.letters(image)
+        if letters is None:
+            raise RuntimeError("AttentionStem: its projections cannot be read any more")
+        return *letters, *scale_and_shift(stem.norm)
+
+    D, C = stem.query.weight.shape[:2]
+    if not takes_blocks(D, C, stem.heads):
+        return None
+    return BlocksMaximum(
+        numbers, weights, stem.row, stem.col, outputs=D, heads=stem.heads,
+        mask=stem.border == "mask",
+    )  # fmt: skip

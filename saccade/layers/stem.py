@@ -6,9 +6,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.init import lecun_normal_
-from saccade.layers.ready import normed
+from saccade.layers.norm import of_channels
+from saccade.layers.ready import normed, whole
+from saccade.layers.untouched import readable, untouched
+from saccade.layers.walk import walkable
+from saccade.ops.native.pixels import PixelProduct, ReadyConvolution
+from saccade.ops.native.residual import Norm, dense, serves
 
 
+@walkable
 class ConvDown(nn.Module):
     """An overlapping convolution, then LayerNorm: LinGlo's way down."""
 
@@ -18,6 +24,10 @@ class ConvDown(nn.Module):
         self.norm = LayerNorm2d(out)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return whole(x, self, ready_down)
+
+    def steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """Module by module."""
         return normed(self.conv(x), self.norm)
 
 
@@ -34,6 +44,7 @@ class FineStem(nn.Module):
         return self.act(self.norm(self.conv(x)))
 
 
+@walkable
 class PatchDown(nn.Module):
     """Non-overlapping patches, then LayerNorm; the last patches are filled up with zeros."""
 
@@ -47,6 +58,7 @@ class PatchDown(nn.Module):
         return normed(self.conv(fill(x, self.stride)), self.norm)
 
 
+@readable
 class Patches(nn.Conv2d):
     """Non-overlapping patches and nothing else: QnA's stem. Zeros fill the last ones.
 
@@ -57,6 +69,10 @@ class Patches(nn.Conv2d):
         lecun_normal_(self.weight)
 
     def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return whole(input, self, ready_patches)
+
+    def steps(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """By PyTorch's convolution."""
         more = self.stride[0] - 1  # zeros for the last patches; a patch of zeros alone is not begun
         return super().forward(F.pad(input, (0, more, 0, more)))
 
@@ -66,3 +82,52 @@ def fill(x: Float[Tensor, "B C H W"], side: int) -> Float[Tensor, "B C h w"]:
     H, W = x.shape[2:]
     h, w = (H + side - 1) // side, (W + side - 1) // side
     return F.pad(x, (0, w * side - W, 0, h * side - H))
+
+
+# -- for inference --------------------------------------------------------------------------------
+
+
+def product_of(conv: nn.Conv2d, relu: bool = False) -> PixelProduct:
+    """The product that a convolution is, of squares of pixels."""
+    weight, bias = conv.weight, conv.bias
+    return PixelProduct(
+        len(weight), weight[0].numel(), [weight, *([] if bias is None else [bias])],
+        lambda: (weight.permute(0, 2, 3, 1).flatten(1), bias), relu,
+    )  # fmt: skip
+
+
+def is_square(conv: nn.Conv2d) -> bool:
+    """Whether it reads squares of pixels, and its weights lie as kernels read them."""
+    kernel, stride, padding = conv.kernel_size, conv.stride, conv.padding
+    return (
+        kernel[0] == kernel[1]
+        and stride[0] == stride[1]
+        and isinstance(padding, tuple)
+        and padding[0] == padding[1] < kernel[0]
+        and conv.groups == 1
+        and conv.dilation == (1, 1)
+        and conv.padding_mode == "zeros"
+        and dense(conv.weight)
+        and serves(*([] if conv.bias is None else [conv.bias]))
+    )
+
+
+def ready_down(x: Float[Tensor, "B H W C"], layer: ConvDown) -> ReadyConvolution | None:
+    """The call for a convolution with a norm; None where modules must be called."""
+    conv, norm = layer.conv, layer.norm
+    if type(conv) is not nn.Conv2d or not untouched(x, conv) or not is_square(conv):
+        return None
+    outputs = x.new_empty(0, 0, 0, conv.out_channels)
+    if not of_channels(norm, outputs) or not serves(norm.weight, norm.bias):
+        return None
+    numbers = Norm(norm.weight, norm.bias, norm.eps)
+    return ReadyConvolution(
+        product_of(conv), conv.kernel_size[0], conv.stride[0], int(conv.padding[0]), numbers
+    )
+
+
+def ready_patches(x: Float[Tensor, "B H W C"], conv: Patches) -> ReadyConvolution | None:
+    """The call for patches that fill the map; None where PyTorch's is to be called."""
+    if type(conv) is not Patches or not untouched(x, conv) or not is_square(conv):
+        return None
+    return ReadyConvolution(product_of(conv), conv.kernel_size[0], conv.stride[0])

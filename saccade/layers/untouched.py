@@ -69,7 +69,7 @@ def _parts(module: nn.Module | None) -> Iterable[nn.Module | None]:
 def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
     if module is None:
         return True
-    if not _as_built(module, _FORWARD):
+    if not as_built(module, _FORWARD):
         return False
     # An affine norm keeps statistics beside its parameters; a plain layer has no buffers.
     if module._buffers and not isinstance(module, (_NormBase, FrozenBatchNorm2d)):
@@ -85,7 +85,7 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
     return "weight" not in module.__dict__ and "bias" not in module.__dict__
 
 
-def _as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> bool:
+def as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> bool:
     """Whether it is of one of these classes, neither patched nor hooked."""
     kind = type(module)
     if kind not in forwards or not isinstance(module.forward, MethodType):
@@ -99,14 +99,19 @@ def _as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> 
     return not any(getattr(module, hooks) for hooks in HOOKS)
 
 
+def built(module: nn.Module) -> bool:
+    """Whether it is a plain layer, or one that was declared readable, that nobody hooked."""
+    return any(as_built(module, kinds) for kinds in (_FORWARD, _PLAIN, _PASS))
+
+
 def passes(module: nn.Module) -> bool:
     """Whether it hands on what it is given: an Identity, or a DropPath that drops nothing now."""
-    return _as_built(module, _PASS) and not (module.training and isinstance(module, DropPath))
+    return as_built(module, _PASS) and not (module.training and isinstance(module, DropPath))
 
 
 def plain(module: nn.Module, kind: type[Kind]) -> TypeGuard[Kind]:
     """Whether it is a ReLU or a Sequential that nobody hooked or patched, as asked for."""
-    return type(module) is kind and _as_built(module, _PLAIN)
+    return type(module) is kind and as_built(module, _PLAIN)
 
 
 def hooked_everywhere() -> bool:

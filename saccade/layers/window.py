@@ -7,6 +7,7 @@ that the windows do not tile is filled up below and to the right, and the fillin
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,10 +16,14 @@ from torch import Tensor, nn
 from saccade.layers import flax
 from saccade.layers.init import lecun_normal_
 from saccade.layers.layout import MapLayer
-from saccade.layers.untouched import applied
+from saccade.layers.norm import of_channels
+from saccade.layers.untouched import applied, readable, untouched
 from saccade.ops import window as ops
+from saccade.ops.native.pixels import PixelProduct, WindowsResidual
+from saccade.ops.native.residual import Norm, serves
 
 
+@readable
 class WindowAttention(MapLayer):
     """Compare the pixels of each window with each other. Maps are of any size.
 
@@ -78,6 +83,28 @@ class WindowAttention(MapLayer):
         else:
             y = ops.masked_window_attention(qkv, self.table, self.window, padding, pairs)
         return applied(self.mix, y)
+
+    def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> WindowsResidual | None:
+        """x + self(norm(x)) as one call, for inference; None where modules must be called."""
+        qkv, mix, C = self.qkv, self.mix, x.shape[3]
+        if type(self) is not WindowAttention or self.layout not in (None, "NHWC"):
+            return None
+        if not untouched(x, qkv, mix):
+            return None
+        if not of_channels(norm, x) or qkv.weight.shape != (3 * C, C) or mix.weight.shape != (C, C):
+            return None
+        tensors = [*qkv.parameters(), *mix.parameters(), self.table, norm.weight, norm.bias]
+        if not serves(*tensors):
+            return None
+        project, blend = (_product(layer) for layer in (qkv, mix))
+        bias = lambda h, w: ops.bias_of(self.table, self.window, h, w)  # noqa: E731
+        numbers = Norm(norm.weight, norm.bias, norm.eps)
+        return WindowsResidual(numbers, project, blend, self.table, self.window, bias)
+
+
+def _product(layer: nn.Linear) -> PixelProduct:
+    outputs, inputs = layer.weight.shape
+    return PixelProduct(outputs, inputs, layer.parameters(), lambda: (layer.weight, layer.bias))
 
 
 def flax_entries(layer: WindowAttention) -> flax.Entries:

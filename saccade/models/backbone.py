@@ -17,11 +17,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from saccade.layers.ready import normed
+from saccade.layers.walk import walkable, walked
 from saccade.ops.modes import transformed
 
 LEAST = 32  # pixels on a side
 
 
+@walkable
 class Stage(nn.Module):
     """Change the resolution, refine by blocks, and norm: one level of the pyramid."""
 
@@ -69,6 +71,7 @@ def _statistics_kept(block: nn.Module) -> Generator[None]:
             norm.momentum, norm.num_batches_tracked = momentum, tracked
 
 
+@walkable
 class Door(nn.Module):
     """Refuse what no backbone can read, saying what it would take; lay out the rest."""
 
@@ -141,7 +144,20 @@ class Backbone(nn.Module):
         self.strides = tuple(strides)
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> list[Tensor]:
-        x = self.stem(self.door(image))
+        maps = walked(image, self, Backbone.steps)
+        return self.steps(self.door(image)) if maps is None else maps
+
+    def last(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """What a classifier reads: norm(the last map)."""
+        maps = walked(image, self, Backbone._last_steps, "last")
+        return normed(self(image)[-1], self.norm) if maps is None else maps[0]
+
+    def _last_steps(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        return [normed(self.steps(x)[-1], self.norm)]
+
+    def steps(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        """The maps, module by module, of an image as `door` lays it out."""
+        x = self.stem(x)
         maps = []
         for stage in self.stages:
             x = stage(x)

@@ -22,7 +22,10 @@ def _arguments(model: nn.Module) -> dict[str, Any]:
         return own()
     if not isinstance(model, Classifier):
         about = timm_config(model)
-        options = {"in_chans": about["input_size"][0], **getattr(model, "options", {})}
+        options = {
+            "in_chans": about["input_size"][0], **_image_size(model, about),
+            **getattr(model, "options", {}),
+        }  # fmt: skip
         return {"name": about["architecture"], "num_classes": model.num_classes, **options}
     return {
         "name": model.default_cfg["architecture"],
@@ -33,6 +36,13 @@ def _arguments(model: nn.Module) -> dict[str, Any]:
         **_without_norms(model),
         "fused": model.fused,
     }
+
+
+def _image_size(model: nn.Module, about: dict[str, Any]) -> dict[str, Any]:
+    """The image size of a vision transformer that was built for another than its card says."""
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    known = size is None or tuple(size) == tuple(about["input_size"][1:])
+    return {} if known else {"img_size": list(size)}
 
 
 def _without_norms(model: nn.Module) -> dict[str, Any]:

@@ -5,7 +5,7 @@ Each stage goes down by a strided convolution and repeats one block:
     x + KeyOnlyAttention(LN x),  x + FFN(LN x)     FFN: widen -> RP-CPE -> GELU -> narrow
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from timm.layers import LayerNorm2d
@@ -16,16 +16,18 @@ from saccade.layers.dot import DotProductAttention
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import CPE, RPCPE, AbsolutePosition
 from saccade.layers.stem import ConvDown, FineStem, PatchDown
+from saccade.layers.walk import walkable
 from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.paper import Claim
 
-MIXERS = {
+MIXERS: dict[str, Callable[..., nn.Module]] = {
     "key-only": partial(KeyOnlyAttention, layout="NHWC"),
     "dot": partial(DotProductAttention, layout="NHWC"),
     "dot-naive": partial(DotProductAttention, fused=False, layout="NHWC"),
 }
 
 
+@walkable
 class LinGlo(Backbone):
     """Convolution and key-only attention in alternation, in every stage.
 

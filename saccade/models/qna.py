@@ -26,12 +26,14 @@ from saccade.layers.block import Block
 from saccade.layers.qna import LearnedQueryAttention, QnADown, QnAFeedForward
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.stem import Patches
+from saccade.layers.walk import walkable
 from saccade.layers.window import WindowAttention
 from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.models.flax import read
 from saccade.paper import Claim
 
 
+@walkable
 class QnA(Backbone):
     """Widths are dim, 2 dim, 4 dim, ...; the tuples have an entry per stage.
 

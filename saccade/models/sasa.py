@@ -19,10 +19,12 @@ from saccade.layers.conv import Conv1x1, Conv3x3
 from saccade.layers.ready import whole
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.sasa_stem import AttentionStem, ConvStem
+from saccade.layers.walk import walkable
 from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.paper import Claim
 
 
+@walkable
 class Bottleneck(nn.Module):
     """Narrow, look around by `mix`, widen, and add what came in."""
 
@@ -69,6 +71,7 @@ STEMS = {
 }
 
 
+@walkable
 class SASA(Backbone):
     """A ResNet of bottlenecks in which attention takes the place of convolution.
 

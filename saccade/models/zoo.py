@@ -123,7 +123,7 @@ class Classifier(Face, nn.Module):
     # -- timm's protocol ---------------------------------------------------------------------
 
     def forward_features(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        return self.backbone.norm(self.backbone(x)[-1])
+        return self.backbone.last(x)
 
     def forward_head(self, x: Float[Tensor, "B D h w"], pre_logits: bool = False) -> Tensor:
         return self.head(x, pre_logits=pre_logits)

@@ -8,11 +8,11 @@ There is no 1/sqrt(d) in the equation. Where the window leaves the map, border="
 pixels in the softmax with key and value zero (logit q . r, as zero padding does) and
 border="mask" leaves them out.
 
-Forms: `shifted` slides the map under itself and consists of few plain operators that hold for
-every size: the reference, and what a portable graph holds. `unfolded` reads like the equation and
-copies all windows: k^2 times the memory of its input. `tiled` (saccade.ops.plain) goes through
-small matrix products, part by part. `native` is the C++ kernel, far the fastest on CPU, `triton`
-the one for GPUs.
+Forms: `shifted` slides the map under itself: the reference. `unfolded` reads like the equation and
+copies all windows: k^2 times the memory of its input. `blocked` (saccade.ops.plain) is small matrix
+products for all blocks of the map at once: what a portable graph holds. `tiled` goes through such
+products part by part. `native` is the C++ kernel, far the fastest on CPU, `triton` the one for
+GPUs.
 """
 
 import functools
@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from saccade.ops.native.sasa import NATIVE
 from saccade.ops.operator import Operator
 from saccade.ops.plain.sasa import TILED
+from saccade.ops.plain.sasa_blocks import blocked
 from saccade.ops.precision import no_autocast, wide
 from saccade.ops.triton.sasa import TRITON
 
@@ -229,7 +230,7 @@ def _seen_along(size: int, window: int) -> int:
 
 LOCAL_ATTENTION = Operator(
     "local_attention",
-    plain={"shifted": shifted, "unfolded": unfolded},
+    plain={"shifted": shifted, "unfolded": unfolded, "blocked": blocked},
     kernels={"native": NATIVE, "triton": TRITON, "tiled": TILED},
     check=_check,
     output=lambda q, *_: torch.empty_like(q),
@@ -239,4 +240,5 @@ LOCAL_ATTENTION = Operator(
     like_input=("q", "k", "v"),
     mixed=True,
     autocast=True,
+    cheapest=lambda *_: "blocked" if torch.compiler.is_exporting() else "shifted",
 )

@@ -6,7 +6,8 @@ As in local attention, r = concat(row, col), now with 2s-1 offsets from -(s-1) t
 into blocks: B x (blocks down) x (blocks along) x (pixels of a block, in reading order) x channels.
 
 `attend` goes from the image to y, projections included, and `maximum_of_blocks` on to the norm and
-the maximum of each block: each one operator where the C++ kernels take it.
+the maximum of each block: each one operator where the C++ kernels take it. `folded`, for graphs,
+takes the numbers of a block, all channels of all pixels, through products with one matrix each.
 """
 
 import math
@@ -20,6 +21,9 @@ from torch.nn import functional as F
 from saccade.ops.native.sasa_block import MAXIMUM_NATIVE, NATIVE
 from saccade.ops.operator import Operator
 from saccade.ops.precision import no_autocast, wide
+
+OUT = -1e30  # added to what is not to be seen; finite, because it is multiplied
+FEW = 64  # numbers of a block, so that products of all with all cost little
 
 
 def attend(
@@ -60,6 +64,55 @@ def composed(
     v = torch.einsum("byxnc,ndc->byxnd", blocks, wv)
     hidden = outside(x, side) if mask else None
     return join(block_attention(q, k, v, row, col, heads, hidden), *x.shape[2:])
+
+
+def _folded(
+    x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"], row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None, heads: int, mask: bool,
+) -> Float[Tensor, "B y x h n d"]:  # fmt: skip
+    """y of every block and head.
+
+        q_i . k_j = x_i (Wq^T Wk) x_j        q_i . r_ij = (Wq^T r_ij) . x_i
+
+    are linear in the numbers of a block, but for the one product with x_j.
+    """
+    wq, wk = (w.unflatten(0, (heads, -1)) for w in (wq, wk))  # h d C
+    wv = wv.unflatten(1, (heads, -1))  # n h d C
+    blocks = cut(x, math.isqrt(len(wv)))  # B y x n C
+    numbers, one = blocks.flatten(3), torch.eye(len(wv), dtype=x.dtype, device=x.device)
+    to_keys = torch.einsum("hdc,hde,in->ichne", wq, wk, one).flatten(0, 1).flatten(1)
+    to_values = torch.einsum("nhdc,jn->jchnd", wv, one).flatten(0, 1).flatten(1)
+    s = (numbers @ to_keys).unflatten(3, (-1, x.shape[1])) @ blocks.mT  # B y x (h n) n
+    to_logits, inputs = None, numbers
+    if row is not None and col is not None:
+        r = _between(row, col).to(x.dtype)
+        to_logits = torch.einsum("hdc,njd,in->ichnj", wq, r, one).flatten(0, 1).flatten(1)
+    if mask:
+        hidden = outside(x, math.isqrt(len(wv))).to(x.dtype).expand(x.shape[0], -1, -1, -1)
+        to_hidden = (OUT * one)[:, None, None].expand(-1, heads, len(wv), -1).flatten(1)
+        inputs = hidden if to_logits is None else torch.cat((numbers, hidden), 3)
+        to_logits = to_hidden if to_logits is None else torch.cat((to_logits, to_hidden))
+    if to_logits is not None:
+        s = s + (inputs @ to_logits).unflatten(3, (-1, len(wv)))
+    v = (numbers @ to_values).unflatten(3, (heads, len(wv), -1))
+    return s.softmax(-1).unflatten(3, (heads, -1)) @ v
+
+
+def folded(
+    x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"], row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None, heads: int, mask: bool,
+) -> Float[Tensor, "B D H W"]:  # fmt: skip
+    """`attend` by products with one matrix each."""
+    with no_autocast(x.device):
+        y = _folded(*_widened(x, wq, wk, wv, row, col), heads, mask)
+    return join(y.transpose(3, 4).flatten(4).to(x.dtype), *x.shape[2:])
+
+
+def _widened(x: Tensor, *letters: Tensor | None) -> Any:
+    """In the dtype of sums."""
+    return [t if t is None else t.to(wide(x.dtype)) for t in (x, *letters)]
 
 
 def maximum(y: Float[Tensor, "B D H W"], side: int) -> Float[Tensor, "B D h w"]:
@@ -139,6 +192,28 @@ def _composed_maximum(
     return maximum(y * scale[:, None, None] + shift[:, None, None], math.isqrt(len(wv)))
 
 
+def _folded_maximum(
+    x: Float[Tensor, "B C H W"], wq: Float[Tensor, "D C"], wk: Float[Tensor, "D C"],
+    wv: Float[Tensor, "n D C"], row: Float[Tensor, "t half"] | None,
+    col: Float[Tensor, "t half"] | None, scale: Float[Tensor, "D"], shift: Float[Tensor, "D"],
+    heads: int, mask: bool,
+) -> Float[Tensor, "B D h w"]:  # fmt: skip
+    """Scaled values make scaled sums, and shares sum to one, so that the shift may come last."""
+    with no_autocast(x.device):
+        x, wq, wk, wv, row, col = _widened(x, wq, wk, wv, row, col)
+        y = _folded(x, wq, wk, wv * scale[:, None], row, col, heads, mask)
+        beyond = outside(x, math.isqrt(len(wv))).to(y.dtype)[:, :, None, :, None]
+        y = (y + beyond * OUT).amax(4).flatten(3) + shift  # B y x D
+    return y.permute(0, 3, 1, 2)
+
+
+def _cheapest(x: Any, wq: Any, wk: Any, wv: Any, *_: Any) -> str:
+    """In graphs `folded`, if a block has few numbers."""
+    return (
+        "folded" if torch.compiler.is_exporting() and len(wv) * wq.shape[1] <= FEW else "composed"
+    )
+
+
 def _check(x, wq, wk, wv, row, col, *rest) -> None:
     side, heads, D = math.isqrt(len(wv)), rest[-2], len(wq)
     fit = side * side == len(wv) and heads > 0 and D % heads == 0 and (row is None) == (col is None)
@@ -171,7 +246,8 @@ def _flops(x: Any, wq: Any, wk: Any, wv: Any, row: Any, *_: Any) -> int:
 
 ATTEND_BLOCKS = Operator(
     "attend_blocks",
-    plain={"composed": composed},
+    plain={"composed": composed, "folded": folded},
+    cheapest=_cheapest,
     kernels={"native": NATIVE},
     check=_check,
     output=_output,
@@ -179,7 +255,8 @@ ATTEND_BLOCKS = Operator(
 )
 MAXIMUM_OF_BLOCKS = Operator(
     "maximum_of_blocks",
-    plain={"composed": _composed_maximum},
+    plain={"composed": _composed_maximum, "folded": _folded_maximum},
+    cheapest=_cheapest,
     kernels={"native": MAXIMUM_NATIVE},
     check=_check,
     output=_maximum_output,

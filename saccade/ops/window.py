@@ -134,14 +134,14 @@ def _split(
         h, w = min(h, H), min(w, W)  # a window larger than the map is the map
     heads = table.shape[1]
     windows = tiled(qkv, h, w).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-    bias = _bias(table, window, h, w)[None]
+    bias = bias_of(table, window, h, w)[None]
     if torch.compiler.is_exporting() or H % h or W % w:
         inside = tiled(torch.ones_like(qkv[..., :1]), h, w).unsqueeze(1).mT  # n 1 1 N
         bias = bias.masked_fill(inside == 0, -torch.inf)
     return windows, bias.to(windows.dtype), (h, w)
 
 
-def _bias(
+def bias_of(
     table: Float[Tensor, "t heads"], window: int, h: int, w: int
 ) -> Float[Tensor, "heads N N"]:
     """b for windows of h x w pixels, at most as large as the table knows."""

@@ -60,9 +60,9 @@ def _all(family: str) -> list[tuple[str, str, Claim]]:
                 listed.append(("property" if claim.what in PROPERTIES else "model", name, claim))
     for name in detectors.names(family):
         listed += [("detector", name, claim) for claim in detectors.CLAIMS[name]]
-    for name in book.BOOKS[family].RECIPES:
+    for name in book.of_family(family):
         listed += [("recipe", name, claim) for claim in book.CLAIMS.get(name, ())]
-    for name, claims in sentences.CLAIMS[family].items():
+    for name, claims in sentences.CLAIMS.get(family, {}).items():
         listed += [("sentence", name, claim) for claim in claims]
     if family == "linglo":
         for name, claims in baselines.CLAIMS.items():

@@ -104,7 +104,7 @@ def recipes(name: str, claim: Claim) -> dict[str, Recipe]:
         return {name: book.RECIPES[name]} if name in book.RECIPES else {}
     if name not in zoo.VARIANTS:
         return {}  # another paper's network
-    family = book.BOOKS[zoo.family_of(name)].RECIPES
+    family = book.of_family(zoo.family_of(name))
     short = re.search(r"at (\d+) epochs", claim.what)
     epochs = int(short[1]) if short else next(iter(family.values())).schedule.epochs
     alike_long = {key: recipe for key, recipe in family.items() if recipe.schedule.epochs == epochs}

@@ -17,6 +17,11 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 }
 
 
+def of_family(word: str) -> dict[str, Recipe]:
+    """The recipes of one file; a family of models may have none."""
+    return BOOKS[word].RECIPES if word in BOOKS else {}
+
+
 def add(name: str, recipe: Recipe) -> None:
     """Make a recipe known by a name, for `saccade train NAME`."""
     if RECIPES.get(name, recipe) != recipe:

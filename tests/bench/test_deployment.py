@@ -65,6 +65,27 @@ def test_a_way_that_does_not_run_is_left_out(monkeypatch, tmp_path):
     assert "Error" in run.left_out["linglo_nano, onnx"] or ":" in run.left_out["linglo_nano, onnx"]
 
 
+def test_a_process_that_dies_takes_no_other_with_it(monkeypatch, tmp_path):
+    worker = """import json, sys
+sys.stdout.write(json.dumps({"output": ""}) + chr(10)); sys.stdout.flush()
+for line in sys.stdin:
+    if sys.argv[1].endswith("mortal.json"):
+        break
+    sys.stdout.write(json.dumps({"wall": [2.0], "cpu": [1.0], "bytes": 7}) + chr(10))
+    sys.stdout.flush()
+"""
+    (tmp_path / "worker.py").write_text(worker)
+    monkeypatch.setattr(deployment, "__file__", str(tmp_path / "deployment.py"))
+    monkeypatch.setattr(deployment, "_write", lambda *_: {})
+    ways = [deployment.Way(name, "torch") for name in ("eager", "mortal")]
+    monkeypatch.setattr(deployment, "WAYS", ways)
+    monkeypatch.setattr(deployment.np, "load", lambda path: deployment.np.ones(1))
+    run = deployment.deploy(["net"], tmp_path, size=64, rounds=2)
+    assert [row.way for row in run.rows] == ["eager"]
+    assert run.rows[0].best == 2.0
+    assert run.left_out == {"net, mortal": "its process ended"}
+
+
 def test_ratios_are_of_the_same_models_eager():
     def row(model, way, seconds):
         return bench.Deployed(model, way, seconds, seconds, seconds / 2, 1, 1, 0, 0.0)

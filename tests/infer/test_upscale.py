@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from saccade.infer.upscale import enlarged, upscaled
+from saccade.infer import upscale
+from saccade.infer.upscale import upscaled
 from saccade.models.upscaler import Upscaler
 from saccade.recipes.recipe import change
 from tests.engine.classify_runs import fit
@@ -39,9 +40,35 @@ def test_windows_give_the_whole_picture(factor):
     """Convolutions see no further than a window's margin, so nothing differs."""
     net = Upscaler(factor, "conv", "shuffle", dim=8, depth=2).eval()
     torch.nn.init.normal_(net.colour.weight)
-    image = torch.rand(1, 3, 100, 171)
-    with torch.no_grad():
-        torch.testing.assert_close(enlarged(net, image, 64), net(image), rtol=0, atol=1e-4)
+    photo = Image.effect_noise((171, 100), 80).convert("RGB")
+    cpu = torch.device("cpu")
+    whole, parts = (np.asarray(upscale._picture(net, photo, w, cpu), int) for w in (None, 64))
+    assert whole.shape == (100 * factor, 171 * factor, 3)
+    assert abs(whole - parts).max() <= 1  # the last bit may round otherwise
+
+
+def test_a_large_picture_is_seen_by_windows_and_one_too_large_is_passed_over(
+    run, tmp_path, monkeypatch
+):
+    sides = []
+    monkeypatch.setattr(upscale, "LARGE", 90 * 90)
+    monkeypatch.setattr(upscale, "WINDOW", 64)
+    monkeypatch.setattr(upscale, "MOST", 300 * 300)
+    real = Upscaler.forward
+
+    def forward(net, image):
+        sides.append(max(image.shape[2:]))
+        return real(net, image)
+
+    monkeypatch.setattr(Upscaler, "forward", forward)
+    for name, side in (("small", 90), ("large", 120), ("vast", 151)):
+        Image.new("RGB", (side, side), "red").save(tmp_path / f"{name}.png")
+    paths = [str(tmp_path / f"{name}.png") for name in ("small", "large", "vast")]
+    small, large, vast = (answer for _, answer in upscaled(paths, run[0], tmp_path / "out"))
+    assert (small.after, large.after) == ((180, 180), (240, 240))
+    assert sides[0] == 90
+    assert max(sides[1:]) <= 64
+    assert "would have 302 x 302 pixels, at most 90,000 are made" in vast
 
 
 def test_a_window_too_small_is_refused(run, tmp_path):

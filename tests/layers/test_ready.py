@@ -70,9 +70,10 @@ def calls(monkeypatch):
 
 
 def _residuals():
+    from saccade.ops.native.pixels import ReadyConvolution
     from saccade.ops.native.residual import FeedResidual, KeyOnlyResidual
 
-    return KeyOnlyResidual, FeedResidual
+    return KeyOnlyResidual, FeedResidual, ReadyConvolution
 
 
 # -- the same numbers -----------------------------------------------------------------------------

@@ -145,8 +145,8 @@ def stand_alone_mask(form):
         *forms(learned_queries, ("convolved",)),
         *forms(learned_stride, ("convolved",)),
         *forms(learned_upsampling, ("convolved",)),
-        *forms(stand_alone, ("unfolded", "tiled", "shifted", "native")),
-        *forms(stand_alone_mask, ("unfolded", "tiled", "shifted", "native")),
+        *forms(stand_alone, ("unfolded", "tiled", "shifted", "blocked", "native")),
+        *forms(stand_alone_mask, ("unfolded", "tiled", "shifted", "blocked", "native")),
     ],
 )
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -101,3 +101,34 @@ def test_a_fused_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="before fuse"):
         hub.write(new_model().fuse(), tmp_path / "x", "", SHOWN)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("group", "key", "value", "said"),
+    [
+        ("", "label_names", ["\x1b[2J", "b", "c"], "no list of plain words"),
+        ("", "label_names", [1, 2, 3], "no list of plain words"),
+        ("", "label_names", {"0": "a", "1": "b", "2": ["c"]}, "no list of plain words"),
+        ("", "label_names", {"a": "b"}, "not numbered"),
+        ("", "architecture", "hf-hub:someone/net", "no model named"),
+        ("pretrained_cfg", "input_size", "x", "input_size is three numbers"),
+        ("pretrained_cfg", "input_size", [3, 0, 0], "input_size is three numbers"),
+        ("pretrained_cfg", "std", 5, "std is three numbers"),
+        ("pretrained_cfg", "std", [0, 0, 0], "std is three numbers"),
+        ("pretrained_cfg", "mean", [0, 0], "mean is three numbers"),
+        ("pretrained_cfg", "crop_pct", "a", "crop_pct is a number"),
+        ("pretrained_cfg", "interpolation", ["a"], "interpolation is a word"),
+        ("model_args", "num_classes", 10**6, "is of another model"),
+        ("model_args", "checkpoint_path", "/etc/passwd", "no argument 'checkpoint_path'"),
+        ("model_args", "base_width", 128, "is no config of timm's"),
+    ],
+)
+def test_a_strangers_config_is_checked_word_by_word(group, key, value, said, tmp_path):
+    net = timm.create_model("resnet10t", num_classes=3)
+    save_for_hf(net, str(tmp_path), {"label_names": CLASSES}, safe_serialization=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (config.setdefault(group, {}) if group else config)[key] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=said) as refused:
+        saccade.load(tmp_path)
+    assert "\n" not in str(refused.value)

@@ -44,6 +44,16 @@ def test_equals_the_equation(shape, skip):
 
 
 @kernels
+def test_a_backward_leaves_the_gradients_of_others_alone():
+    """They share memory for what is needed within one."""
+    results = [compare(*example(*shape)) for shape in (SHAPES[7], SHAPES[0], SHAPES[7])]
+    copies = [[tensor.clone() for tensor in result] for result in results]
+    compare(*example(*SHAPES[9]))
+    for result, copy in zip(results, copies, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(result, copy, strict=True))
+
+
+@kernels
 @pytest.mark.parametrize("name", native.INSTRUCTION_SETS)
 def test_every_instruction_set(name):
     try:

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import operator, sasa
 
-FORMS = ("unfolded", "tiled", "shifted")
+FORMS = ("unfolded", "tiled", "shifted", "blocked")
 every_form = pytest.mark.parametrize("form", FORMS)
 exact = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
 identical = partial(torch.testing.assert_close, rtol=0, atol=0)

@@ -28,7 +28,7 @@ def test_says_why_a_backend_is_off(monkeypatch):
         "cpu: plain PyTorch (SACCADE_NATIVE=0)",
         "cuda: plain PyTorch (SACCADE_TRITON=0)",
     ]
-    assert "local_attention: tiled, shifted, unfolded" in lines
+    assert "local_attention: tiled, shifted, unfolded, blocked" in lines
     assert not any("native" in line for line in lines[2:])
 
 

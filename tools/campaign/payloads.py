@@ -8,8 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from timm.models import save_for_hf
+
 import saccade
 from saccade.engine.run import Run
+from saccade.models.saved import CARD
 from saccade.recipes.recipe import change
 from tests.attack import evil_contents
 from tests.engine.classify_runs import PLAIN, folder
@@ -30,6 +33,7 @@ KEYS = (
     "cache_dir", "kind", "weights", "backbone", "settings", "features_only", "norm_layer",
     "act_layer", "url",
 )  # fmt: skip
+ODD = (0, -1, 3, 10**9, 1e308, True, None, "", "\x1b[2J", "avg", [], [[]], [1, 2, 3], {}, {"0": 1})
 INSIDE = ("url", "file", "hf_hub_id", "state_dict", "custom_load", "architecture", "source")
 
 
@@ -42,7 +46,7 @@ class Payloads:
     def __init__(self, place: Path):
         self.place = place
         self.data = folder(place / "data", train=3, val=1)
-        net = saccade.build("qna_nano", num_classes=3)
+        self.net = net = saccade.build("qna_nano", num_classes=3)
         saccade.save(net, place / "model.safetensors", classes=list(CLASSES), test={"size": 32})
         self.model = (place / "model.safetensors").read_bytes()
 
@@ -50,7 +54,8 @@ class Payloads:
         return
 
     def trial(self, chance: random.Random, folder: Path) -> Outcome:
-        act = chance.choices((self.pickles, self.header, self.link, self.set), (3, 4, 2, 2))[0]
+        acts = self.pickles, self.header, self.link, self.set, self.card
+        act = chance.choices(acts, (3, 4, 2, 2, 2))[0]
         marker = folder / "marker"
         (folder / "secret").write_text("secret 4711")
         with guarded():
@@ -121,6 +126,26 @@ class Payloads:
             plain["recipe"]["model"][place] = {key: word} if place == "options" else word
             (run / "recipe.json").write_text(json.dumps(plain))
         return self.asked(chance, run, folder, cheap=True)
+
+    def card(self, chance: random.Random, folder: Path) -> Outcome:
+        """A folder of the hub, whose config asks for more or for what makes no sense."""
+        hub = folder / "hub"
+        config = {"label_names": list(CLASSES), "input_size": [3, 32, 32]}
+        save_for_hf(self.net, str(hub), config, safe_serialization=True)
+        config = json.loads((hub / "config.json").read_text())
+        groups = config, config["pretrained_cfg"], config.setdefault("model_args", {})
+        for _ in range(chance.randint(1, 3)):
+            group = chance.choice(groups)
+            odd = chance.choice((chance.choice(NAMES).format(place=folder), *ODD))
+            key = chance.choice((*KEYS, *INSIDE, *CARD, *group))
+            group[key] = {chance.choice(INSIDE): odd} if chance.random() < 0.2 else odd
+        (hub / "config.json").write_text(json.dumps(config))
+        if chance.random() < 0.1:
+            (hub / "config.json").unlink()
+            (hub / "config.json").symlink_to(chance.choice((folder / "secret", "/dev/zero")))
+        picture = str(self.data / "val" / "red" / "0.png")
+        code, said = in_this_process(["predict", picture, "--model", str(hub), "--device", "cpu"])
+        return Outcome(code != 0, said)
 
     def link(self, chance: random.Random, folder: Path) -> Outcome:
         """A file of the run, or its checkpoints, is a link to somebody's."""

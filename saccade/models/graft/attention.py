@@ -83,12 +83,12 @@ def _site(
     return Site(
         path,
         called(old),
-        make=lambda options: alike(_made(kind, how, options, old), old),
+        make=lambda options: alike(_layer(kind, how, options, old), old),
         put=place,
     )
 
 
-def _made(kind: str, how: dict[str, Any], options: Options, old: nn.Module) -> nn.Module:
+def _layer(kind: str, how: dict[str, Any], options: Options, old: nn.Module) -> nn.Module:
     dim, heads = how["dim"], how["heads"]
     where = {k: how[k] for k in ("layout", "prefix", "size") if how.get(k) is not None}
     own = {k: v for k, v in options.items() if k != "keep"}

@@ -52,7 +52,7 @@ def sites(model: nn.Module, kind: str) -> Iterator[Site]:
         yield Site(
             path,
             called(module),
-            make=lambda options, conv=module: alike(_made(kind, conv, options), conv),
+            make=lambda options, conv=module: alike(_layer(kind, conv, options), conv),
             put=lambda new, path=path: put(model, path, new),
             begin=begin_sasa if kind == "sasa" else begin_qna,
             reads=(module.in_channels, SIDE, SIDE),
@@ -76,7 +76,7 @@ def _why(conv: nn.Conv2d, kind: str) -> str:
     return ""
 
 
-def _made(kind: str, conv: nn.Conv2d, options: Options) -> nn.Module:
+def _layer(kind: str, conv: nn.Conv2d, options: Options) -> nn.Module:
     dim, out, stride, groups = conv.in_channels, conv.out_channels, conv.stride[0], conv.groups
     bias, keep = conv.bias is not None, options.get("keep", False)
     device = conv.weight.device

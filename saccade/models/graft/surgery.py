@@ -132,8 +132,7 @@ def graft(
                 )
     report = Report(what, skipped=skipped, image=shape)
     params, macs = _params(model), _macs(model, shape)
-    for site in chosen:
-        report.changes.append(_change(model, site, options, keep))
+    report.changes = _replace(model, chosen, options, keep)
     _note(model, {"what": what, "where": [site.path for site in chosen], "options": options})
     after = _macs(model, shape)
     report.params = params, _params(model)
@@ -141,19 +140,27 @@ def graft(
     return report
 
 
-def _change(model: nn.Module, site: Site, options: dict[str, Any], keep: bool) -> Change:
-    old = model.get_submodule(site.path)
-    if site.make is None or site.put is None:  # those were left out
-        raise RuntimeError(site.why)
-    new = site.make(options)
-    change = Change(site.path, site.before, _after(new))
-    if keep and site.begin is not None:
-        site.begin(new, old)
-        meta = any(p.is_meta for p in new.parameters())
-        if site.reads and not meta:
-            change.difference = apart(new, old, site.reads)
-    site.put(new)
-    return change
+def _replace(
+    model: nn.Module, sites: Sequence[Site], options: dict[str, Any], keep: bool
+) -> list[Change]:
+    """Make all new layers first, so that nothing is changed if one cannot be."""
+    changes, layers = [], []
+    for site in sites:
+        if site.make is None:  # those were left out
+            raise RuntimeError(site.why)
+        old, new = model.get_submodule(site.path), site.make(options)
+        change = Change(site.path, site.before, _after(new))
+        if keep and site.begin is not None:
+            site.begin(new, old)
+            meta = any(p.is_meta for p in new.parameters())
+            if site.reads and not meta:
+                change.difference = apart(new, old, site.reads)
+        layers.append(new)
+        changes.append(change)
+    for site, layer in zip(sites, layers, strict=True):
+        if site.put is not None:
+            site.put(layer)
+    return changes
 
 
 def _after(new: nn.Module) -> str:
@@ -275,8 +282,7 @@ def again(model: nn.Module, records: Any) -> nn.Module:
             raise ValueError("graft: a file notes the places of a graft as a list of names")
         check(record["what"], record["options"])
         chosen, _ = _chosen(model, record["what"], where, image_shape(model))
-        for site in chosen:
-            _change(model, site, record["options"], keep=False)
+        _replace(model, chosen, record["options"], keep=False)
         _note(model, record)
     return model
 

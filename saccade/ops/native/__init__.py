@@ -180,7 +180,8 @@ def _load(path: Path) -> ctypes.CDLL:
         library.saccade_instruction_set.restype = ctypes.c_char_p
         library.saccade_use.argtypes = [ctypes.c_char_p]
         library.saccade_checksum.restype = ctypes.c_uint64
-        for name in (*FORWARD_ONLY[1:], "feed", "linear"):
+        library.saccade_walk.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+        for name in ("key_only", "feed", "linear"):
             function = getattr(library, f"saccade_{name}_packed")
             function.restype, function.argtypes = ctypes.c_int64, [ctypes.c_void_p, ctypes.c_size_t]
         for name, structure in CALLS.items():

@@ -56,7 +56,7 @@ def _forward(out, residuals, x, w1, b1, k, gamma, beta, w2, b2, eps, skip, tanh)
 def _backward(grad, residuals, wanted, x, w1, b1, k, gamma, beta, w2, b2, eps, skip, tanh):
     h, sums, statistics = residuals
     J, C = w1.shape
-    dx, dh = torch.empty_like(x), _room_for(h)
+    dx, dh = torch.empty_like(x), _scratch_like(h)
     dw1, db1, dw2, db2 = (torch.zeros_like(t) for t in (w1, b1, w2, b2))
     dtaps, dshift = h.new_zeros(9, J), h.new_zeros(J)
     one = _Branches(h, sums, k, gamma, beta, eps, skip, statistics)
@@ -76,18 +76,18 @@ def _backward(grad, residuals, wanted, x, w1, b1, k, gamma, beta, w2, b2, eps, s
     return dx, dw1, db1, dk, dgamma, dbeta, dw2, db2
 
 
-_room = threading.local()
+_scratch = threading.local()
 
 
-def _room_for(h: Tensor) -> Tensor:
-    """A map like h whose memory the next backward of this thread takes again.
+def _scratch_like(h: Tensor) -> Tensor:
+    """A map like h in memory that the next backward of this thread takes again.
 
     To give it back and ask for it anew is a page fault for each 4 kB, a tenth of a whole step.
     """
-    kept = getattr(_room, "kept", None)
-    if kept is None or kept.numel() < h.numel():
-        kept = _room.kept = torch.empty(h.numel())
-    return kept[: h.numel()].view(h.shape)
+    memory = getattr(_scratch, "memory", None)
+    if memory is None or memory.numel() < h.numel():
+        memory = _scratch.memory = h.new_empty(h.numel())
+    return memory[: h.numel()].view(h.shape)
 
 
 def _turns(h: Tensor) -> Iterator[tuple[int, int, Any]]:

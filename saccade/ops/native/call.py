@@ -5,6 +5,7 @@ Nothing of it is declared here: fields, limits and codes are read from the heade
 """
 
 import ctypes
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -52,15 +53,16 @@ def _structure(name: str) -> Any:
     return type(name, (ctypes.Structure,), {"_fields_": _fields(name)})
 
 
-Sasa, Qna, Summary, Linear, Feed, LayerNorm, KeyOnly, Moments, Branches, Block = (
-    _structure(name) for name in _HEADER.structures if name != "Map"
-)
+(
+    Sasa, Qna, Summary, Linear, Feed, LayerNorm, KeyOnly, Convolution, Windows, Moments, Branches,
+    Block,
+) = (_structure(name) for name in _HEADER.structures if name != "Map")  # fmt: skip
 CALLS = {
     "sasa": Sasa, "qna": Qna, "summary": Summary, "linear": Linear, "feed": Feed,
-    "layer_norm": LayerNorm, "key_only": KeyOnly, "moments": Moments, "branches": Branches,
-    "block": Block,
+    "layer_norm": LayerNorm, "key_only": KeyOnly, "convolution": Convolution, "windows": Windows,
+    "moments": Moments, "branches": Branches, "block": Block,
 }  # fmt: skip
-FORWARD_ONLY = ("layer_norm", "key_only")  # for inference
+FORWARD_ONLY = ("layer_norm", "key_only", "convolution", "windows")  # for inference
 STRUCTURES = {structure.__name__: structure for structure in (Map, *CALLS.values())}
 if list(STRUCTURES) != list(_HEADER.structures):
     raise ImportError(f"call.py: call.h has {[*_HEADER.structures]}, here are {[*STRUCTURES]}")
@@ -86,10 +88,33 @@ def differences(layout: Sequence[int]) -> Iterator[str]:
 
 
 def run(name: str, call: ctypes.Structure) -> None:
+    if recording.recorder is not None:
+        recording.recorder.note(name, call)
     code = getattr(native.library(), name)(ctypes.byref(call), ctypes.sizeof(call))
     if code:
         error, why = _REFUSALS[code]
         raise error(f"{name}: {why}, got {_described(call)}")
+
+
+class _Recording(threading.local):
+    """Who notes the calls of this thread (`saccade.ops.native.walk`), if anybody does."""
+
+    recorder: Any = None
+
+
+recording = _Recording()
+
+
+def fresh(like: Tensor, *shape: int) -> Tensor:
+    """A dense tensor for a kernel to fill; memory that is used again where calls are noted."""
+    if recording.recorder is not None:
+        return recording.recorder.room(like, shape)
+    return like.new_empty(shape)
+
+
+def half() -> bool:
+    """Whether products are to be of bfloat16, with sums in fp32."""
+    return recording.recorder is not None and recording.recorder.half
 
 
 def _described(call: ctypes.Structure) -> str:

@@ -2,7 +2,9 @@
 
     product          y = relu(x W^T + b + skip)         W laid out once; relu and skip if asked for
     projected        SASA of (q, k, v) = x W^T + b      see ops/sasa.py
+    convolution      y = relu(norm(conv(x)) + skip)     what of it there is; see src/convolution.h
     learned queries  y = x + QnA(LayerNorm(x))          see ops/qna.py
+    windows          y = x + attention(LayerNorm(x))    see ops/window.py
 
 Maps lie B H W C. As in `residual.py`, a call is prepared once, and what follows from weights is
 computed anew when their contents are others.
@@ -15,7 +17,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from saccade.ops.native.call import TYPES, Linear, Map, Qna, Sasa, pointer, run
+from saccade.ops.native.call import (
+    TYPES,
+    Convolution,
+    Linear,
+    Map,
+    Qna,
+    Sasa,
+    Windows,
+    fresh,
+    half,
+    pointer,
+    run,
+)  # fmt: skip
 from saccade.ops.native.residual import FromWeights, Memory, Norm, NormOfMap, copied, packed
 
 Matrix = Callable[[], tuple[Tensor, Tensor | None]]
@@ -32,18 +46,62 @@ class PixelProduct:
             w, b = (None if t is None else t.detach().contiguous() for t in matrix())
             whole = Linear(1, 1, 1, inputs, outputs)
             whole.w, whole.w_output, whole.w_input, whole.b = pointer(w), inputs, 1, pointer(b)
+            whole.half = half()
             return (packed("linear", whole),)
 
         self.derived = FromWeights(weights, lay_out, Memory())
 
     def __call__(self, x: Float[Tensor, "B H W C"], skip: Tensor | None = None) -> Tensor:
-        out = x.new_empty(*x.shape[:3], self.outputs)
+        out = fresh(x, *x.shape[:3], self.outputs)
         (matrix,) = self.derived(None)
         call = Linear(torch.get_num_threads(), 1, out.numel() // self.outputs, self.inputs)
-        call.outputs, call.relu = self.outputs, self.relu
+        call.outputs, call.relu, call.half = self.outputs, self.relu, half()
         call.x, call.y, call.packed = x.data_ptr(), out.data_ptr(), matrix.data_ptr()
         call.skip = pointer(skip)
         run("saccade_linear_forward", call)
+        return out
+
+
+class ReadyConvolution:
+    """relu(LayerNorm(conv(x)) + skip), without what is not asked for.
+
+    product   of squares of `kernel` x `kernel` pixels, side by side; its relu is what `relu` says
+    shift     with it (or a None in its place), x is the mean of each stride x stride pixels plus
+              shift, and nowhere below 0
+    """
+
+    def __init__(self, product: PixelProduct, kernel: int, stride: int, padding: int = 0,
+                 norm: Norm | None = None, mean: bool = False):  # fmt: skip
+        self.product, self.norm = product, norm
+        self.inputs = product.inputs // kernel**2
+        self.window = kernel, stride, padding, mean
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        kernel, stride, padding, _ = self.window
+        fits = min(x.shape[1:3]) + 2 * padding >= kernel
+        whole = padding or not any(side % stride for side in x.shape[1:3])
+        return x.numel() > 0 and fits and bool(whole)
+
+    def __call__(
+        self, x: Float[Tensor, "B H W C"], skip: Tensor | None = None, shift: Tensor | None = None
+    ) -> Float[Tensor, "B h w D"]:
+        (kernel, stride, padding, mean), (B, H, W, C) = self.window, x.shape
+        if mean:
+            h, w = -(-H // stride), -(-W // stride)
+        else:
+            h, w = ((side + 2 * padding - kernel) // stride + 1 for side in (H, W))
+        out = fresh(x, B, h, w, self.product.outputs)
+        (matrix,) = self.product.derived(None)
+        call = Convolution(torch.get_num_threads(), B, H, W, C, self.product.outputs)
+        call.kernel, call.stride, call.padding, call.mean = kernel, stride, padding, mean
+        call.relu, call.half = self.product.relu, half()
+        batch, row, column, channel = x.stride()
+        call.x = Map(x.data_ptr(), batch, channel, row, column)
+        call.packed, call.y = matrix.data_ptr(), out.data_ptr()
+        call.shift, call.skip = pointer(shift), pointer(skip)
+        for name, address in ({} if self.norm is None else self.norm.pointers).items():
+            setattr(call, name, address)
+        run("saccade_convolution_forward", call)
         return out
 
 
@@ -63,7 +121,7 @@ class ProjectedAttention:
 
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W D"]:
         qkv, (B, H, W, _), C = self.project(x), x.shape, self.width
-        out, call = x.new_empty(B, H, W, C), copied(self.call)
+        out, call = fresh(x, B, H, W, C), copied(self.call)
         call.threads, call.B, call.H, call.W = torch.get_num_threads(), B, H, W
         all_channels = self.parts * C
         parts = [
@@ -79,30 +137,61 @@ class ProjectedAttention:
 
 
 class LearnedQueriesResidual:
-    """x + mix(QnA(LayerNorm(x))), of stride 1; `project` gives values and scores side by side."""
+    """x + mix(QnA(LayerNorm(x))); `project` gives values and scores side by side.
+
+    With a stride, `skip` stands in the place of x.
+    """
 
     def __init__(self, norm: Norm, project: PixelProduct, mix: PixelProduct, rpe: Tensor,
-                 ws: Tensor | None, padding: int):  # fmt: skip
-        self.norm, self.project, self.mix = NormOfMap(norm), project, mix
+                 ws: Tensor | None, padding: int, stride: int = 1,
+                 skip: ReadyConvolution | None = None):  # fmt: skip
+        self.norm, self.project, self.mix, self.skip = NormOfMap(norm), project, mix, skip
         (k, _, L, h), V = rpe.shape, mix.inputs
         tables = [t for t in (rpe, ws) if t is not None]  # four axes: casts may reorder them
         self.tables = FromWeights(tables, lambda _: tuple(t.contiguous() for t in tables), Memory())
         self.call = Qna(TYPES[torch.float32], 1, 0, h, V // h, L)
-        self.call.window, self.call.stride, self.call.padding, self.call.fold = k, 1, padding, 1
+        self.call.window, self.call.stride, self.call.padding = k, stride, padding
+        self.call.fold = 1
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return x.numel() > 0
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
+        vs, (B, H, W, _) = self.project(self.norm(x)), x.shape
+        V, J, call = self.mix.inputs, self.project.outputs, copied(self.call)
+        h, w = ((n + 2 * call.padding - call.window) // call.stride + 1 for n in (H, W))
+        z = fresh(x, B, h, w, V)
+        call.threads, call.B, call.H, call.W = torch.get_num_threads(), B, H, W
+        call.Ho, call.Wo = h, w
+        rpe, *ws = self.tables(None)
+        call.bias, call.weight = rpe.data_ptr(), pointer(*ws) if ws else None
+        call.s = Map(vs.data_ptr() + 4 * V, H * W * J, 1, W * J, J)
+        call.v = Map(vs.data_ptr(), H * W * J, 1, W * J, J)
+        call.out = Map(z.data_ptr(), h * w * V, 1, w * V, V)
+        run("saccade_qna_forward", call)
+        return self.mix(z, x if self.skip is None else self.skip(x))
+
+
+class WindowsResidual:
+    """x + mix(attention inside windows of LayerNorm(x)).
+
+    bias    of windows of h x w pixels (heads, h w, h w), computed from `table`
+    """
+
+    def __init__(self, norm: Norm, project: PixelProduct, mix: PixelProduct, table: Tensor,
+                 window: int, bias: Callable[[int, int], Tensor]):  # fmt: skip
+        self.norm, self.project, self.mix = NormOfMap(norm), project, mix
+        self.window, self.heads = window, table.shape[1]
+        self.bias = FromWeights([table], lambda sides: (bias(*sides).contiguous(),), Memory())
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
         return x.numel() > 0
 
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        vs, (B, H, W, _) = self.project(self.norm(x)), x.shape
-        V, J = self.mix.inputs, self.project.outputs
-        z, call = x.new_empty(B, H, W, V), copied(self.call)
-        call.threads, call.B, call.H, call.W = torch.get_num_threads(), B, H, W
-        call.Ho, call.Wo = H, W
-        rpe, *ws = self.tables(None)
-        call.bias, call.weight = rpe.data_ptr(), pointer(*ws) if ws else None
-        call.s = Map(vs.data_ptr() + 4 * V, H * W * J, 1, W * J, J)
-        call.v = Map(vs.data_ptr(), H * W * J, 1, W * J, J)
-        call.out = Map(z.data_ptr(), H * W * V, 1, W * V, V)
-        run("saccade_qna_forward", call)
-        return self.mix(z, x)
+        qkv, (B, H, W, C) = self.project(self.norm(x)), x.shape
+        sides = min(self.window, H), min(self.window, W)
+        (bias,), y = self.bias(sides, key=sides), fresh(x, B, H, W, C)
+        call = Windows(torch.get_num_threads(), B, H, W, C, self.heads, *sides, half())
+        call.qkv, call.bias, call.y = qkv.data_ptr(), bias.data_ptr(), y.data_ptr()
+        run("saccade_windows_forward", call)
+        return self.mix(y, x)

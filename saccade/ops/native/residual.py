@@ -22,13 +22,22 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from saccade.ops import native
-from saccade.ops.native.call import LIMITS, Feed, KeyOnly, LayerNorm, pointer, run
+from saccade.ops.native.call import (
+    LIMITS,
+    Feed,
+    KeyOnly,
+    LayerNorm,
+    fresh,
+    half,
+    pointer,
+    recording,
+    run,
+)  # fmt: skip
 from saccade.ops.native.linear import pays
 from saccade.ops.operator import Kernel
 
 LANES = LIMITS["feed_hidden_step"]
-FEWEST = 32  # pixels for which it pays to lay out matrices,
-MOST = 1024  # and up to which it pays to keep them so: then reading weights is what takes the time
+MOST = 1024  # pixels up to which it pays to keep matrices: then reading weights takes the time
 
 
 class Memory:
@@ -61,11 +70,13 @@ class FromWeights:
         self.checksum = native.library().saccade_checksum
 
     def __call__(self, call: Any, key: Any = None) -> tuple[Tensor, ...]:
-        now = self.checksum(*self.weights), native.uses, key
+        now = self.checksum(*self.weights), native.uses, half(), key
         known, value = self.memory.latest  # both at once: other threads may be here, too
         if now != known:
             value = self.compute(call)
             self.memory.latest = now, value
+        if recording.recorder is not None:
+            recording.recorder.depends(self.weights, value)
         return value
 
 
@@ -89,7 +100,7 @@ class NormOfMap:
         return True
 
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        call, out = copied(self.call), torch.empty_like(x)
+        call, out = copied(self.call), fresh(x, *x.shape)
         call.threads, call.rows = torch.get_num_threads(), x.numel() // x.shape[3]
         call.x, call.y = x.data_ptr(), out.data_ptr()
         run("saccade_layer_norm_forward", call)
@@ -120,8 +131,9 @@ class KeyOnlyResidual:
         return x.numel() > 0
 
     def __call__(self, x: Float[Tensor, "B H W C"], out: Tensor | None = None) -> Tensor:
-        call, out = copied(self.call), torch.empty_like(x) if out is None else out
+        call, out = copied(self.call), fresh(x, *x.shape) if out is None else out
         B, H, W, C = x.shape
+        call.half = half()
         alive = self.derived(call)
         call.ask, call.packed = map(pointer, alive)
         call.threads, call.B, call.tokens = torch.get_num_threads(), B, H * W
@@ -156,19 +168,19 @@ class FeedResidual:
         )
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return x.shape[0] * x.shape[1] * x.shape[2] >= FEWEST
+        return x.numel() > 0
 
     def __call__(self, x: Float[Tensor, "B H W C"], out: Tensor | None = None) -> Tensor:
-        call, out = copied(self.call), torch.empty_like(x) if out is None else out
+        call, out = copied(self.call), fresh(x, *x.shape) if out is None else out
         B, H, W, _ = x.shape
-        call.threads = torch.get_num_threads()
+        call.threads, call.half = torch.get_num_threads(), half()
         taps = self.taps(call)
         if taps:
             call.B, call.H, call.W = B, H, W
             call.taps, call.shift = map(pointer, taps)
         else:  # no pixel knows its neighbours: one column of them
             call.B, call.H, call.W = 1, B * H * W, 1
-        if B * H * W <= MOST:
+        if B * H * W <= MOST or call.half:
             matrices = self.matrices(call, key=(call.threads, B, H, W))
             call.packed = pointer(*matrices)
         call.x, call.y = x.data_ptr(), out.data_ptr()

@@ -9,22 +9,30 @@ Without a gradient to come, the norm and the maximum over each block can be had 
 not exist either.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from saccade.ops import native
-from saccade.ops.native.call import LIMITS, Block, Map, pointer, run
+from saccade.ops.native.call import LIMITS, Block, Map, fresh, pointer, run
+from saccade.ops.native.residual import FromWeights, Memory
 from saccade.ops.operator import Kernel
 
-PIXELS = LIMITS["block_side"] ** 2
+SIDE = LIMITS["block_side"]
+PIXELS = SIDE**2
 LANES = LIMITS["block_width_step"]  # a head's channels come in multiples of it
 DEEPEST = LIMITS["block_inputs"]  # channels of the image
 
 
 def _takes(x, wq, wk, wv, row, col, *rest) -> bool:
-    (D, C), heads = wq.shape, rest[-2]
-    return len(wv) == PIXELS and D % (heads * LANES) == 0 and C <= DEEPEST
+    return len(wv) == PIXELS and takes_blocks(*wq.shape, rest[-2])
+
+
+def takes_blocks(outputs: int, inputs: int, heads: int) -> bool:
+    """Whether the kernel takes such projections."""
+    return outputs % (heads * LANES) == 0 and inputs <= DEEPEST
 
 
 def _forward(out, residuals, x, wq, wk, wv, row, col, heads, mask) -> None:
@@ -56,6 +64,36 @@ def _call(x, wq, wk, wv, row, col, heads, mask) -> Any:
     return Block(
         torch.get_num_threads(), *sizes, Map.of(x), *map(pointer, (wq, wk, wv, row, col))
     )  # fmt: skip
+
+
+class BlocksMaximum:
+    """The maximum over each block of what attention in it gives, scaled and shifted; for inference.
+
+    weights    computes wq, wk, wv, scale and shift, of `numbers`
+    """
+
+    def __init__(self, numbers: Iterable[Tensor], weights: Callable[[], tuple[Tensor, ...]],
+                 row: Tensor | None, col: Tensor | None, *, outputs: int, heads: int,
+                 mask: bool):  # fmt: skip
+        tables = [t for t in (row, col) if t is not None]
+
+        def laid_out(_: Any) -> tuple[Tensor, ...]:
+            return tuple(t.detach().contiguous() for t in (*weights(), *tables))
+
+        self.derived = FromWeights(numbers, laid_out, Memory())
+        self.outputs, self.heads, self.mask = outputs, heads, mask
+
+    def takes(self, x: Tensor) -> bool:
+        return x.numel() > 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        (B, H, W, _), (wq, wk, wv, scale, shift, *tables) = x.shape, self.derived(None)
+        row, col = tables or (None, None)
+        call = _call(x.permute(0, 3, 1, 2), wq, wk, wv, row, col, self.heads, self.mask)
+        out = fresh(x, B, -(-H // SIDE), -(-W // SIDE), self.outputs)
+        call.scale, call.shift, call.y = scale.data_ptr(), shift.data_ptr(), out.data_ptr()
+        run("saccade_block_forward", call)
+        return out
 
 
 _ABOUT = f"blocks of 4 x 4, head widths in multiples of {LANES}, images of up to {DEEPEST} channels"

@@ -324,6 +324,10 @@ def test_what_cannot_be_is_a_sentence():
         with pytest.raises(ValueError, match=words):
             saccade.graft(net, what, where, **options)
         assert {*net.state_dict()} == before, "nothing was changed"
+    net = timm.create_model("resnet10t", num_classes=5)
+    with pytest.raises(ValueError, match="heads must divide"):
+        saccade.graft(net, "sasa", heads=3 * 2**4, window=3)
+    assert not any(isinstance(m, StandAloneAttention) for m in net.modules())
     odd = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3), nn.Conv2d(8, 8, 3, 3, 1))
     with pytest.raises(ValueError, match="does not keep the map's size"):
         saccade.graft(odd, "sasa", image=(3, 8, 8))

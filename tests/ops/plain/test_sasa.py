@@ -97,3 +97,19 @@ def test_memory_is_bounded_by_input_and_output(B, C, side):
     assert 3 * size + forward <= 6 * size  # 3 x (x + y) of the layer, its q, k, v included
     assert 4 * size + both <= 12 * size
     assert windows is None or windows > 100 * size  # the measure sees what it is to see
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    H=st.integers(1, 14),
+    W=st.integers(1, 14),
+    window=st.sampled_from([1, 3, 5, 7, 11]),
+    tables=st.sampled_from([0, 1, 2]),
+    content=st.booleans(),
+    border=st.sampled_from(["zero", "mask"]),
+)
+def test_blocks_of_any_map(H, W, window, tables, content, border):
+    arguments = case(2, 8, H, W, 2, window, tables, border, content)
+    assert_same(
+        sasa.local_attention(*arguments, backend="blocked"), sasa.unfolded(*arguments), arguments
+    )

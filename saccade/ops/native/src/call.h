@@ -79,6 +79,7 @@ struct Linear {
   const float* packed;  // w and b of one for all as `saccade_linear_pack` lays them out, or null
   const float* skip;    // batches rows outputs: added to y; or null
   int32_t relu;         // 1: y is nowhere below 0
+  int32_t half;         // 1: products of bfloat16, with sums in fp32, where the processor has them
 };
 
 // Two linear layers for every pixel, between them GELU and, before it, a depth-wise 3x3. In fp32 and
@@ -97,6 +98,7 @@ struct Feed {
   // backward; all but dx are added to what is there
   const float* g;
   float *dx, *dw1, *db1, *dtaps, *dshift, *dw2, *db2;
+  int32_t half;  // forward: as in Linear
 };
 
 // LayerNorm of every pixel, for inference; see norm.h. In fp32, dense.
@@ -117,6 +119,31 @@ struct KeyOnly {
   const float *wv, *bv, *p, *q, *c;   // C C; C; C C; C C; C
   const float* packed;                // wv, bv, p, q, c as `saccade_key_only_pack` lays them out
   float* y;                           // B tokens C
+  int32_t half;                       // as in Linear
+};
+
+// A convolution with what follows it, for inference; see convolution.h. In fp32, dense but for x.
+struct Convolution {
+  int32_t threads, B, H, W, inputs, outputs;
+  int32_t kernel, stride, padding;
+  int32_t mean;           // 1: kernel 1 and no padding; the mean of stride x stride (1 or 2) pixels,
+                          // plus shift, and nowhere below 0, stands for each
+  int32_t relu, half;     // as in Linear
+  Map x;                  // with `mean`, its channels are neighbours
+  const float* shift;     // inputs; or null
+  const float* packed;    // as Linear's, of kernel kernel inputs
+  const float* skip;      // B Ho Wo outputs: added to y; or null
+  const float *scale, *offset, *eps;  // of a LayerNorm of y: outputs; outputs; one number. Or all null
+  float* y;               // B Ho Wo outputs
+};
+
+// Attention inside windows of h x w pixels, for inference; see windows.h. In fp32, dense.
+struct Windows {
+  int32_t threads, B, H, W, C, heads, h, w;
+  int32_t half;       // as in Linear
+  const float* qkv;   // B H W 3C
+  const float* bias;  // heads (h w) (h w)
+  float* y;           // B H W C
 };
 
 // Sums from which the moments of all 3x3 windows of a map follow; see moments.h. Dense, fp32.

@@ -77,6 +77,21 @@ inline bool takes(const KeyOnly& c) {
   return there(c.x, c.scale, c.offset, c.eps, c.ask, c.wk, c.bk, c.wv, c.bv, c.packed, c.y);
 }
 
+inline bool takes(const Convolution& c) {
+  const bool sizes = c.B >= 0 && positive(c.threads, c.H, c.W, c.inputs, c.outputs, c.kernel, c.stride) &&
+                     within(0, c.padding, c.kernel - 1) && c.H + 2 * c.padding >= c.kernel &&
+                     c.W + 2 * c.padding >= c.kernel && !c.scale == !c.offset && !c.scale == !c.eps;
+  const bool mean = !c.mean || (c.kernel == 1 && c.stride <= 2 && c.x.channel == 1);
+  if (!sizes || !mean || (c.shift && !c.mean)) return false;
+  return !c.B || there(c.x.data, c.packed, c.y);
+}
+
+inline bool takes(const Windows& c) {
+  const bool sizes = c.B >= 0 && positive(c.threads, c.H, c.W, c.C, c.heads, c.h, c.w) &&
+                     c.C % c.heads == 0;
+  return sizes && (!c.B || there(c.qkv, c.bias, c.y));
+}
+
 inline bool takes(const Moments& c, bool backward) {
   const bool sizes = c.B >= 0 && positive(c.threads, c.H, c.W, c.C) && c.C % FEED_HIDDEN_STEP == 0;
   if (!sizes || !c.B) return sizes;

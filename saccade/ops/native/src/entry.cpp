@@ -25,6 +25,7 @@ const Kernels* with_bf16() {
     Kernels t = avx512::table;
     t.name = "avx512bf16";
     t.sasa_half = avx512bf16::sasa_half;
+    t.half_products = avx512bf16::products;
 #else
     Kernels t = neon::table;
     t.name = "neonbf16";
@@ -126,6 +127,10 @@ const SasaKernels& sasa_for(int32_t type) {
   return type == BFLOAT16 ? k.sasa_half : k.sasa;
 }
 
+const ProductKernels& products_for(int32_t half) {
+  return half ? kernels().half_products : kernels().products;
+}
+
 template <class Call>
 int forward(const Call& call, const Work& work, void (*run)(const Call&, int, void*)) {
   return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
@@ -181,7 +186,7 @@ int run_backward(const Block& call) {
   return reduced(call, k.block_work(call, true), k.block_backward, k.block_reduce);
 }
 int run_forward(const Linear& call) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call.half);
   const Work work = k.linear_work(call, false);
   if (call.packed)
     return each_task(work, call.threads, [&](int task, void*) {
@@ -200,10 +205,10 @@ int run_forward(const Linear& call) {
 }
 int run_backward(const Linear& call) {
   const Kernels& k = kernels();
-  return forward(call, k.linear_work(call, true), k.linear_backward);
+  return forward(call, k.products.linear_work(call, true), k.linear_backward);
 }
 int run_forward(const Feed& call) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call.half);
   const FeedWork work = k.feed_work(call, false);
   const Bytes packed = room(work.packed);
   if (!packed) return NO_MEMORY;
@@ -217,11 +222,11 @@ int run_forward(const Feed& call) {
 }
 int run_backward(const Feed& call) {
   const Kernels& k = kernels();
-  const FeedWork work = k.feed_work(call, true);
+  const FeedWork work = k.products.feed_work(call, true);
   const Bytes packed = room(work.packed), dh = room(work.dh);
   if (!packed || !dh) return NO_MEMORY;
   int failed = each_task({work.matrices, 64, 0}, call.threads, [&](int i, void*) {
-    k.feed_pack(call, true, i, packed.get());
+    k.products.feed_pack(call, true, i, packed.get());
   });
   for (int turn = 0; !failed && turn < work.turns; turn++) {
     failed = each_task({work.tasks, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
@@ -246,7 +251,7 @@ int run_forward(const LayerNorm& call) {
   });
 }
 int run_forward(const KeyOnly& call) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call.half);
   const KeyOnlyWork work = k.key_only_work(call);
   const Bytes partials = room(work.partial * work.means), images = room(work.image * call.B);
   if (!partials || !images) return NO_MEMORY;
@@ -261,6 +266,15 @@ int run_forward(const KeyOnly& call) {
   return each_task({work.blocks, work.scratch, 0}, call.threads, [&](int i, void* buffer) {
     k.key_only_tokens(call, i, images.get(), buffer);
   });
+}
+
+int run_forward(const Convolution& call) {
+  const ProductKernels& k = products_for(call.half);
+  return forward(call, k.convolution_work(call), k.convolution_forward);
+}
+int run_forward(const Windows& call) {
+  const ProductKernels& k = products_for(call.half);
+  return forward(call, k.windows_work(call), k.windows_forward);
 }
 
 int run_forward(const Moments& call) {
@@ -304,7 +318,7 @@ EXPORT const char* saccade_instruction_set() { return kernels().name; }
 EXPORT int saccade_linear_pays() {
 #ifdef SACCADE_X86
   const Kernels& k = kernels();
-  return k.linear_forward == avx2::table.linear_forward || (&k != &generic::table && !machine().intel);
+  return &k == &avx2::table || (&k != &generic::table && !machine().intel);
 #else
   return 0;
 #endif
@@ -349,22 +363,24 @@ EXPORT int64_t saccade_feed_packed(const Feed* call, size_t bytes) {
   if (bytes != sizeof(Feed) || call->packed) return 0;
   Feed whole = *call;
   whole.packed = reinterpret_cast<const float*>(call);  // anything: all chunks, not one by one
-  return kernels().feed_work(whole, false).packed;
+  return products_for(call->half).feed_work(whole, false).packed;
 }
 EXPORT void saccade_feed_pack(const Feed* call, void* to) {
-  const Kernels& k = kernels();
+  const ProductKernels& k = products_for(call->half);
   const Feed whole = *call;
   for (int i = 0; i < k.feed_chunks(whole); i++) k.feed_pack(whole, false, i, to);
 }
 EXPORT int64_t saccade_linear_packed(const Linear* call, size_t bytes) {
-  return bytes == sizeof(Linear) ? kernels().linear_work(*call, false).partial : 0;
+  return bytes == sizeof(Linear) ? products_for(call->half).linear_work(*call, false).partial : 0;
 }
-EXPORT void saccade_linear_pack(const Linear* call, void* to) { kernels().linear_pack(*call, 0, to); }
+EXPORT void saccade_linear_pack(const Linear* call, void* to) {
+  products_for(call->half).linear_pack(*call, 0, to);
+}
 EXPORT int64_t saccade_key_only_packed(const KeyOnly* call, size_t bytes) {
-  return bytes == sizeof(KeyOnly) ? kernels().key_only_work(*call).packed : 0;
+  return bytes == sizeof(KeyOnly) ? products_for(call->half).key_only_work(*call).packed : 0;
 }
 EXPORT void saccade_key_only_pack(const KeyOnly* call, void* to) {
-  for (int i = 0; i < 3; i++) kernels().key_only_pack(*call, i, to);
+  for (int i = 0; i < 3; i++) products_for(call->half).key_only_pack(*call, i, to);
 }
 
 // Forward and backward of each operator: the call, and the bytes that the caller believes it has.
@@ -388,6 +404,8 @@ EXPORT void saccade_key_only_pack(const KeyOnly* call, void* to) {
 
 INFERENCE(LayerNorm, layer_norm)
 INFERENCE(KeyOnly, key_only)
+INFERENCE(Convolution, convolution)
+INFERENCE(Windows, windows)
 
 BORDER(Sasa, sasa)
 BORDER(Qna, qna)
@@ -397,3 +415,15 @@ BORDER(Feed, feed)
 BORDER(Moments, moments)
 BORDER(Branches, branches)
 BORDER(Block, block)
+
+// A row of calls of the functions above, one after the other; ends with the first that fails.
+struct Step {
+  int (*run)(const void* call, size_t bytes);
+  const void* call;
+  size_t bytes;
+};
+EXPORT int saccade_walk(const Step* steps, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if (const int result = steps[i].run(steps[i].call, steps[i].bytes)) return result;
+  return DONE;
+}

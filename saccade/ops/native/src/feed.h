@@ -77,11 +77,11 @@ struct FeedPlan {
 struct FeedMatrices {
   size_t first, second;  // numbers of one chunk
   FeedMatrices(const Feed& c, const FeedPlan& plan, bool backward)
-      : first(backward ? padded(plan.chunk) * (c.outputs + 1)
-              : c.w1   ? padded(plan.chunk) * (c.inputs + 1)
+      : first(backward ? packed_size(c.outputs, plan.chunk)
+              : c.w1   ? packed_size(c.inputs, plan.chunk)
                        : 0),
-        second(backward ? 0 : padded(c.outputs) * (plan.chunk + 1)) {}
-  static size_t last(const Feed& c) { return c.w1 ? padded(c.inputs) * (c.hidden + 1) : 0; }
+        second(backward ? 0 : packed_size(plan.chunk, c.outputs)) {}
+  static size_t last(const Feed& c) { return c.w1 ? packed_size(c.hidden, c.inputs) : 0; }
 };
 inline size_t feed_packed(const Feed& c, bool backward) {
   const FeedPlan plan(c, backward);

@@ -25,7 +25,8 @@ namespace SACCADE_ISA {
 struct KeyOnlyPlan {
   Summary tokens{};  // the same tokens, as a summary
   int chunks, panels_each, blocks;
-  size_t matrix;  // floats of one that is packed
+  size_t matrix;   // floats of one that is packed
+  size_t product;  // of one that tokens are multiplied with: with PAIRS, of pairs
   explicit KeyOnlyPlan(const KeyOnly& c) {
     tokens.threads = c.threads, tokens.B = c.B, tokens.tokens = c.tokens;
     tokens.C = c.C, tokens.heads = c.heads, tokens.ask = c.ask;
@@ -34,14 +35,21 @@ struct KeyOnlyPlan {
     panels(c.C, [&](int, auto) { panels_each++; });
     blocks = (c.tokens + LinearPlan::ROWS - 1) / LinearPlan::ROWS;
     matrix = padded(c.C) * (c.C + 1);
+    product = packed_size(c.C, c.C);
   }
   // Of scratch, in floats: of the means, the matrices, and the tokens.
   size_t means_room(const KeyOnly& c) const { return size_t(SummaryPart::few(tokens, false)) * c.C; }
-  size_t matrix_room(const KeyOnly& c) const { return size_t(c.C) * (3 * WIDE + 2); }
+  size_t matrix_room(const KeyOnly& c) const {
+    return size_t(c.C) * (3 * WIDE + 2) + (PAIRS ? size_t(c.C + 1) * 3 * WIDE : 0) + 16;
+  }
   size_t tokens_room(const KeyOnly& c) const { return size_t(2) * LinearPlan::ROWS * c.C; }
   // What an image needs until its y is there: g, and its matrix.
-  size_t image(const KeyOnly& c) const { return round_up(c.C, 16) + (c.collapsed ? matrix : 0); }
-  size_t packed() const { return 3 * matrix; }  // P, Q and Wv
+  size_t image(const KeyOnly& c) const { return round_up(c.C, 16) + (c.collapsed ? product : 0); }
+  // P, Q and Wv; with PAIRS, twice: what one matrix is made of, and what tokens are multiplied with.
+  size_t packed() const { return 3 * matrix + (PAIRS ? 3 * product : 0); }
+  const float* folded(const KeyOnly& c, int i) const {
+    return c.packed + (PAIRS ? 3 * matrix : 0) + i * product;
+  }
 };
 
 inline Linear square(int C, const float* w, const float* b) {
@@ -53,7 +61,9 @@ inline void key_only_pack(const KeyOnly& c, int i, float* packed) {
   const KeyOnlyPlan plan(c);
   const float* from[3] = {c.p, c.q, c.wv};
   const float* bias[3] = {nullptr, c.c, c.bv};
-  linear_pack(square(c.C, from[i], bias[i]), 0, packed + i * plan.matrix);
+  const Linear one = square(c.C, from[i], bias[i]);
+  linear_pack<false>(one, 0, packed + i * plan.matrix);
+  if (PAIRS) linear_pack(one, 0, packed + 3 * plan.matrix + i * plan.product);
 }
 
 // Round one: the part of a chunk of tokens in the means.
@@ -109,7 +119,7 @@ inline void key_only_matrix(const KeyOnly& c, int task, const float* partials, f
   if (!wanted) memcpy(image, g, c.C * sizeof(float));
   if (!c.collapsed) return;
   const float *p = c.packed, *q = c.packed + plan.matrix;
-  float* m = image + round_up(c.C, 16);
+  float *m = image + round_up(c.C, 16), *own = scaled + size_t(c.C) * 3 * WIDE;
   int i = 0;
   panels(c.C, [&](int, auto nv) INLINED {
     constexpr int NV = decltype(nv)::value, WIDTH = NV * WIDE;
@@ -117,11 +127,16 @@ inline void key_only_matrix(const KeyOnly& c, int task, const float* partials, f
       for (int j = 0; j < c.C; j++)
         for (int v = 0; v < WIDTH; v += WIDE)
           store_wide(scaled + j * WIDTH + v, load_wide(p + (j + 1) * WIDTH + v) * g[j]);
-      memcpy(m, q, size_t(c.C + 1) * WIDTH * sizeof(float));
-      rows_of<NV>(1, c.bv, 1, 0, scaled, c.C, nullptr, true, m, WIDTH, WIDTH);
-      rows_of<NV>(c.C, c.wv, c.C, 1, scaled, c.C, nullptr, true, m + WIDTH, WIDTH, WIDTH);
+      float* to = PAIRS ? own : m;
+      memcpy(to, q, size_t(c.C + 1) * WIDTH * sizeof(float));
+      rows_of<NV>(1, c.bv, 1, 0, scaled, c.C, nullptr, true, to, WIDTH, WIDTH);
+      rows_of<NV>(c.C, c.wv, c.C, 1, scaled, c.C, nullptr, true, to + WIDTH, WIDTH, WIDTH);
+      if (PAIRS) memcpy(m, own, WIDTH * sizeof(float));
+      for (int k = 0; PAIRS && k < c.C; k += 2)
+        pair_up(own + (k + 1) * WIDTH, k + 1 < c.C ? own + (k + 2) * WIDTH : nullptr, WIDTH,
+                m + (k / 2 + 1) * WIDTH);
     }
-    p += (c.C + 1) * WIDTH, q += (c.C + 1) * WIDTH, m += (c.C + 1) * WIDTH;
+    p += (c.C + 1) * WIDTH, q += (c.C + 1) * WIDTH, m += (deep(c.C) + 1) * WIDTH;
   });
 }
 
@@ -137,11 +152,11 @@ inline void key_only_tokens(const KeyOnly& c, int task, const float* images, flo
   if (c.collapsed)
     return times_packed(scratch, c.C, rows, image + round_up(c.C, 16), c.C, true, c.y + at);
   float* v = scratch + ptrdiff_t(LinearPlan::ROWS) * c.C;
-  times_packed(scratch, c.C, rows, c.packed + 2 * plan.matrix, c.C, false, v);
+  times_packed(scratch, c.C, rows, plan.folded(c, 2), c.C, false, v);
   for (int r = 0; r < rows; r++)
     for (int k = 0; k < c.C; k++) v[r * c.C + k] *= image[k];
-  times_packed(v, c.C, rows, c.packed, c.C, true, c.y + at);
-  times_packed(scratch, c.C, rows, c.packed + plan.matrix, c.C, true, c.y + at);
+  times_packed(v, c.C, rows, plan.folded(c, 0), c.C, true, c.y + at);
+  times_packed(scratch, c.C, rows, plan.folded(c, 1), c.C, true, c.y + at);
 }
 
 }  // namespace SACCADE_ISA

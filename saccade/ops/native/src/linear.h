@@ -6,9 +6,13 @@
 // There are many more pixels than channels, so the weights are what is laid out anew, in panels of
 // a few vectors of outputs, and pixels are read where they lie. Libraries of products lay out both,
 // and clear y beforehand: on maps that do not fit the cache that costs them a quarter of their time.
+//
+// Where SACCADE_PAIRS is defined, forward products are of bfloat16, two at once, with sums in fp32:
+// weights are laid out so, and pixels are rounded some rows at a time.
 #pragma once
 #include <cstring>
 #include <numeric>
+#include <vector>
 
 #include "call.h"
 #include "rows.h"
@@ -17,9 +21,19 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
+#ifdef SACCADE_PAIRS
+constexpr bool PAIRS = true;
+#else
+constexpr bool PAIRS = false;
+#endif
+// Rows that `inputs` take in a panel.
+constexpr INLINE int deep(int inputs) { return PAIRS ? (inputs + 1) / 2 : inputs; }
+
 struct LinearPlan {
   static constexpr int ROWS = 96;    // pixels at once: their channels stay in the second cache
-  static constexpr int DEPTH = WIDE == 16 ? 192 : 256;  // channels at once: a panel stays in the first
+  static constexpr int DEPTH = PAIRS        ? 384  // channels at once: a panel stays in the first
+                               : WIDE == 16 ? 192
+                                            : 256;
   int blocks;         // of pixels, in an image
   int few;            // pixels at once, backward: the fewer, the less of them leaves the first cache,
                       // but the more often all sums are fetched
@@ -44,7 +58,23 @@ INLINE void panels(int n, F&& f) {
 }
 INLINE size_t padded(int n) { return round_up(n, WIDE); }
 // Of one matrix with its bias.
-INLINE size_t packed_size(const Linear& c) { return padded(c.outputs) * (c.inputs + 1); }
+INLINE size_t packed_size(int inputs, int outputs) { return padded(outputs) * (deep(inputs) + 1); }
+INLINE size_t packed_size(const Linear& c) { return packed_size(c.inputs, c.outputs); }
+
+// sum + a b, of a number and a vector; with BY_PAIRS, of two bfloat16 each.
+template <bool BY_PAIRS>
+INLINE Wide multiply_add(Wide sum, const float* a, Wide b) {
+#ifdef SACCADE_PAIRS
+  if constexpr (BY_PAIRS) {
+    int32_t two;
+    memcpy(&two, a, sizeof(two));
+    const __m512i all = _mm512_set1_epi32(two);
+    asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(b), "v"(all));  // GCC's own spills half of the sums
+    return sum;
+  }
+#endif
+  return sum + splat_wide(*a) * b;
+}
 
 // A column of `tiles` tiles of R rows and NV vectors, of which `columns` numbers exist:
 //
@@ -52,7 +82,7 @@ INLINE size_t packed_size(const Linear& c) { return padded(c.outputs) * (c.input
 //
 // with nothing in place of `start` if it is null, and with `add` added to what is there. A function
 // of its own, because the sums of several of these inlined into one would not stay in registers.
-template <int R, int NV>
+template <int R, int NV, bool BY_PAIRS>
 __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_step, ptrdiff_t a_row,
                                       const float* b, int depth, const float* start, bool add,
                                       float* to, ptrdiff_t to_row, int columns, size_t ahead) {
@@ -67,10 +97,9 @@ __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_ste
     for (int j = 0; j < depth; j++, as += a_step, bs += NV * N) {
       Wide bv[NV];
       for (int v = 0; v < NV; v++) bv[v] = load_wide(bs + v * N);
-      for (int i = 0; i < R; i++) {
-        const Wide ai = splat_wide(as[i * a_row]);
-        for (int v = 0; v < NV; v++) sum[i][v] += ai * bv[v];
-      }
+      for (int i = 0; i < R; i++)
+        for (int v = 0; v < NV; v++)
+          sum[i][v] = multiply_add<BY_PAIRS>(sum[i][v], as + i * a_row, bv[v]);
     }
     if (columns >= NV * N) {
       for (int i = 0; i < R; i++)
@@ -89,13 +118,13 @@ __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_ste
   }
 }
 // The same for n rows.
-template <int NV>
+template <int NV, bool BY_PAIRS = false>
 INLINE void rows_of(int n, const float* a, ptrdiff_t a_step, ptrdiff_t a_row, const float* b,
                     int depth, const float* start, bool add, float* to, ptrdiff_t to_row,
                     int columns, size_t ahead = 0) {
   constexpr int R = (REGISTERS == 32 ? 24 : 12) / max(2, NV);  // as many as registers allow
   const auto tiles = [&](int from, int count, auto rows) INLINED {
-    column<decltype(rows)::value, NV>(count, a + from * a_row, a_step, a_row, b, depth, start, add,
+    column<decltype(rows)::value, NV, BY_PAIRS>(count, a + from * a_row, a_step, a_row, b, depth, start, add,
                                       to + from * to_row, to_row, columns, ahead);
   };
   tiles(0, n / R, Int<R>{});
@@ -107,14 +136,31 @@ INLINE void rows_of(int n, const float* a, ptrdiff_t a_step, ptrdiff_t a_row, co
   if (done < n) pick<3>(n - done, [&](auto rows) INLINED { tiles(done, 1, rows); });
 }
 
+// Two rows of a panel as one, of pairs of bfloat16.
+INLINE void pair_up(const float* one, const float* two, int width, float* to) {
+#ifdef SACCADE_PAIRS
+  for (int v = 0; v < width; v += WIDE) {
+    const auto bits = [&](const float* p) INLINED {
+      return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(load_wide(p + v)));
+    };
+    const __m512i high = two ? _mm512_slli_epi32(bits(two), 16) : _mm512_setzero_si512();
+    store_wide(to + v, (Wide)_mm512_or_si512(bits(one), high));
+  }
+#endif
+}
+
 // The matrix of image `batch`, panel by panel: the bias first, then input by input.
+template <bool BY_PAIRS = PAIRS>
 inline void linear_pack(const Linear& c, int batch, float* to) {
   constexpr int N = LANES<float>;
   const float *w = c.w + batch * c.w_batch, *b = c.b ? c.b + batch * c.b_batch : nullptr;
+  std::vector<float> whole;  // of a panel that is to be made of pairs
   panels(c.outputs, [&](int n0, auto nv) INLINED {
     constexpr int WIDTH = decltype(nv)::value * WIDE;
     for (int j = 0; j < WIDTH; j++) to[j] = b && n0 + j < c.outputs ? b[n0 + j] : 0;
     to += WIDTH;
+    float* const place = to;
+    if (BY_PAIRS) whole.resize(size_t(c.inputs) * WIDTH), to = whole.data();
     for (int v = 0; v < WIDTH; v += N) {
       const int n = min(N, c.outputs - n0 - v);
       const float* from = w + (n0 + v) * c.w_output;
@@ -129,40 +175,81 @@ inline void linear_pack(const Linear& c, int batch, float* to) {
         for (int j = 0; j < N; j++)
           to[k * WIDTH + v + j] = j < n ? from[j * c.w_output + k * c.w_input] : 0;
     }
-    to += c.inputs * WIDTH;
+    for (int k = 0; BY_PAIRS && k < c.inputs; k += 2)
+      pair_up(to + k * WIDTH, k + 1 < c.inputs ? to + (k + 1) * WIDTH : nullptr, WIDTH,
+              place + k / 2 * WIDTH);
+    to = place + (BY_PAIRS ? deep(c.inputs) : c.inputs) * WIDTH;
   });
+}
+
+// f(x, step, first row, rows, first input, rows of a panel) for parts of x as products read them.
+// With PAIRS, those are rounded copies, of some rows and inputs at a time.
+template <class F>
+INLINE void parts_of(const float* x, int inputs, int rows, F&& f) {
+#ifdef SACCADE_PAIRS
+  constexpr int ROWS = LinearPlan::ROWS, MOST = LinearPlan::DEPTH / 2;
+  alignas(64) float room[ROWS * MOST];
+  for (int m = 0; m < rows; m += ROWS)
+    for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH) {
+      const int n = min(ROWS, rows - m), depth = min(LinearPlan::DEPTH, inputs - k0);
+      const int step = deep(depth);
+      for (int i = 0; i < n; i++) {
+        const float* from = x + ptrdiff_t(m + i) * inputs + k0;
+        char* to = reinterpret_cast<char*>(room + i * step);
+        int k = 0;
+        for (; k + WIDE <= depth; k += WIDE) {
+          const __m256bh half = _mm512_cvtneps_pbh(load_wide(from + k));
+          memcpy(to + 2 * k, &half, sizeof(half));
+        }
+        if (k < depth) {
+          const auto some = __mmask16((1u << (depth - k)) - 1);
+          const __m256bh half = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, from + k));
+          memcpy(to + 2 * k, &half, sizeof(float) * deep(depth - k));
+        }
+      }
+      f(room, step, m, n, k0, step);
+    }
+#else
+  for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH)
+    f(x + k0, inputs, 0, rows, k0, min(LinearPlan::DEPTH, inputs - k0));
+#endif
 }
 
 // y = x w + b for some rows, of a matrix as it is packed; or with `add`, added to what is there.
 inline void times_packed(const float* x, int inputs, int rows, const float* packed, int outputs,
                          bool add, float* y, size_t ahead = 0) {
-  for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH) {
-    const int depth = min(LinearPlan::DEPTH, inputs - k0);
+  parts_of(x, inputs, rows, [&](const float* part, int step, int m, int n, int k0, int depth) INLINED {
     const float* panel = packed;
     panels(outputs, [&](int n0, auto nv) INLINED {
       constexpr int NV = decltype(nv)::value;
-      rows_of<NV>(rows, x + k0, 1, inputs, panel + (k0 + 1) * NV * WIDE, depth,
-                  k0 ? nullptr : panel, k0 || add, y + n0, outputs, outputs - n0,
-                  n0 || k0 ? 0 : ahead);
-      panel += (inputs + 1) * NV * WIDE;
+      rows_of<NV, PAIRS>(n, part, 1, step, panel + (deep(k0) + 1) * NV * WIDE, depth,
+                         k0 ? nullptr : panel, k0 || add, y + ptrdiff_t(m) * outputs + n0, outputs,
+                         outputs - n0, n0 || k0 || PAIRS ? 0 : ahead);
+      panel += (deep(inputs) + 1) * NV * WIDE;
     });
-  }
+  });
 }
 
 // The same into panels that have room for `room` rows each, of which `before` come first.
 inline void times_into_panels(const float* x, int inputs, int rows, const float* packed, int outputs,
                               float* y, ptrdiff_t room, ptrdiff_t before) {
-  for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH) {
-    const int depth = min(LinearPlan::DEPTH, inputs - k0);
+  parts_of(x, inputs, rows, [&](const float* part, int step, int m, int n, int k0, int depth) INLINED {
     const float* panel = packed;
     panels(outputs, [&](int n0, auto nv) INLINED {
       constexpr int NV = decltype(nv)::value;
-      rows_of<NV>(rows, x + k0, 1, inputs, panel + (k0 + 1) * NV * WIDE, depth,
-                  k0 ? nullptr : panel, k0, y + n0 * room + before * NV * WIDE, NV * WIDE,
-                  NV * WIDE);
-      panel += (inputs + 1) * NV * WIDE;
+      rows_of<NV, PAIRS>(n, part, 1, step, panel + (deep(k0) + 1) * NV * WIDE, depth,
+                         k0 ? nullptr : panel, k0, y + n0 * room + (before + m) * NV * WIDE,
+                         NV * WIDE, NV * WIDE);
+      panel += (deep(inputs) + 1) * NV * WIDE;
     });
-  }
+  });
+}
+
+inline void at_least_zero(float* y, size_t numbers) {
+  size_t i = 0;
+  for (; i + WIDE <= numbers; i += WIDE)
+    store_wide(y + i, maximum_wide(splat_wide(0.0f), load_wide(y + i)));
+  for (; i < numbers; i++) y[i] = y[i] < 0 ? 0 : y[i];
 }
 
 inline void linear_forward(const Linear& c, int task, const float* packed) {
@@ -176,12 +263,7 @@ inline void linear_forward(const Linear& c, int task, const float* packed) {
   if (c.skip) memcpy(y, c.skip + first * c.outputs, numbers * sizeof(float));
   times_packed(c.x + first * c.inputs, c.inputs, rows, packed, c.outputs, c.skip, y,
                size_t(18) * c.inputs);
-  if (c.relu) {  // of what is still in the cache
-    size_t i = 0;
-    for (; i + WIDE <= numbers; i += WIDE)
-      store_wide(y + i, maximum_wide(splat_wide(0.0f), load_wide(y + i)));
-    for (; i < numbers; i++) y[i] = y[i] < 0 ? 0 : y[i];
-  }
+  if (c.relu) at_least_zero(y, numbers);  // of what is still in the cache
 }
 
 // to(n) += over rows the sum of g(row, n).

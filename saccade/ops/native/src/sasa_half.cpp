@@ -1,7 +1,9 @@
-// Local attention in bfloat16 for processors with a dot product of it; all else they share with
-// the instruction set below.
+// Local attention and products in bfloat16 for processors with a dot product of it; all else they
+// share with the instruction set below.
+#define SACCADE_PAIRS
 #include "kernels.h"
 
+#include "product_tasks.h"
 #include "sasa_half.h"
 
 namespace saccade {
@@ -29,6 +31,7 @@ void backward(const Sasa& c, int task, void* scratch, void* partial) {
 }  // namespace
 
 extern const SasaKernels sasa_half = {work, forward, backward, sasa_reduce<SasaHalfTile<>>};
+extern const ProductKernels products = all_products;
 
 }  // namespace SACCADE_ISA
 }  // namespace saccade

@@ -1,0 +1,153 @@
+"""A row of kernel calls, noted once and made again by one call of the library.
+
+    recorder = Recorder()
+    with recorder:                     every kernel call of this thread is made, and noted
+        maps = compute(x)
+    walk = Walk(recorder, x, maps)     the same calls, between two addresses that change: x and maps
+    walk(x)
+
+Between those, calls write to memory that the walk keeps, and that it uses again as soon as nobody
+reads it: fresh memory costs a page fault every 4 kB, which is up to a fifth of a model's time. What
+is between the calls in Python is not noted. So it must do nothing but find addresses: who makes a
+walk compares what it gives.
+
+A walk holds as long as the weights have the contents that they had (`current`).
+"""
+
+import ctypes
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from saccade.ops import native
+from saccade.ops.native.call import recording
+
+
+class Recorder:
+    """Notes the kernel calls of a thread, and hands out memory for what is between them."""
+
+    def __init__(self, half: bool = False):
+        self.half = half  # products of bfloat16
+        self.calls: list[tuple[str, ctypes.Structure]] = []
+        self.memory: list[Tensor] = []
+        self.weights: dict[int, int] = {}  # address: bytes
+        self.alive: list[Any] = []
+
+    def __enter__(self) -> "Recorder":
+        self.before, recording.recorder = recording.recorder, self
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        recording.recorder = self.before
+
+    def note(self, name: str, call: ctypes.Structure) -> None:
+        self.calls.append((name, type(call).from_buffer_copy(call)))
+
+    def depends(self, weights: tuple[Any, Any, Any], value: tuple[Tensor, ...]) -> None:
+        """What follows from weights is read: addresses, sizes, their count; and the tensors."""
+        addresses, sizes, count = weights
+        self.weights.update(zip(addresses[: count.value], sizes[: count.value], strict=True))
+        self.alive.append(value)
+
+    def room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
+        """Memory that nobody else holds now; where it was made does not count."""
+        count = 1
+        for side in shape:
+            count *= side
+        free = [t for t in self.memory if t.numel() >= count and _holders(t) == _ALONE]
+        if free:
+            whole = min(free, key=Tensor.numel)
+        else:
+            whole = like.new_empty(count)
+            self.memory.append(whole)
+        return whole[:count].view(*shape)
+
+
+def _holders(t: Tensor) -> int:
+    return torch._C._storage_Use_Count(t.untyped_storage()._cdata)
+
+
+_ALONE = _holders(torch.empty(1))
+
+
+class Walk:
+    """The calls that `recorder` noted while `maps` were computed from x."""
+
+    def __init__(self, recorder: Recorder, x: Tensor, maps: Sequence[Tensor]):
+        library = native.library()
+        self.alive = recorder
+        self.calls = [call for _, call in recorder.calls]
+        steps = []
+        for name, call in recorder.calls:
+            function = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+            steps += [function or 0, ctypes.addressof(call), ctypes.sizeof(call)]
+        self.steps = (ctypes.c_int64 * len(steps))(*steps)
+        self.count = len(recorder.calls)
+        self.run, self.checksum = library.saccade_walk, library.saccade_checksum
+        self._depend(recorder.weights)
+        fields = [field for call in self.calls for field in _addresses(call)]
+        self.inputs = _within(fields, x)
+        self.outputs = []
+        places = {t.data_ptr(): t for t in recorder.memory}
+        for y in maps:
+            whole = places.get(y.data_ptr())
+            if whole is None:
+                raise ValueError("a map is not what a kernel wrote")
+            self.outputs.append((_within(fields, whole), whole.numel(), y.shape, y.stride()))
+        self.fits = bool(self.inputs) and len({y.data_ptr() for y in maps}) == len(maps)
+        self.busy = threading.Lock()
+
+    def _depend(self, weights: dict[int, int]) -> None:
+        count = len(weights)
+        self.weights = (
+            (ctypes.c_void_p * count)(*weights),
+            (ctypes.c_int64 * count)(*weights.values()),
+            ctypes.c_int32(count),
+        )
+        self.contents = self.checksum(*self.weights)
+
+    def watch_contents(self, tensors: Iterable[Tensor]) -> None:
+        """The walk's weights are a copy: it holds as long as these have the contents they have."""
+        self._depend({t.data_ptr(): t.numel() * t.element_size() for t in tensors})
+
+    def current(self) -> bool:
+        """Whether the weights have the contents that the walk was made of."""
+        return self.checksum(*self.weights) == self.contents
+
+    def __call__(self, x: Tensor) -> list[Tensor] | None:
+        """The maps; None while another thread is on the walk, or for lack of memory."""
+        if not self.busy.acquire(blocking=False):
+            return None
+        try:
+            begin = x.data_ptr()
+            for field, offset in self.inputs:
+                field.value = begin + offset
+            maps = []
+            for ends, count, shape, stride in self.outputs:
+                whole = torch.empty(count)
+                begin = whole.data_ptr()
+                for field, offset in ends:
+                    field.value = begin + offset
+                maps.append(whole.as_strided(shape, stride))
+            return None if self.run(self.steps, self.count) else maps
+        finally:
+            self.busy.release()
+
+
+def _within(fields: list[Any], whole: Tensor) -> list[tuple[Any, int]]:
+    """The addresses inside of a dense tensor, and how far from its beginning they are."""
+    begin, size = whole.data_ptr(), whole.numel() * whole.element_size()
+    inside = [(field, (field.value or 0) - begin) for field in fields]
+    return [(field, offset) for field, offset in inside if 0 <= offset < size]
+
+
+def _addresses(call: ctypes.Structure) -> Iterator[Any]:
+    """All addresses in a call, to be read and written where they are."""
+    for name, kind, *_ in call._fields_:
+        if kind is ctypes.c_void_p:
+            yield ctypes.c_void_p.from_buffer(call, getattr(type(call), name).offset)
+        elif issubclass(kind, ctypes.Structure):
+            yield from _addresses(getattr(call, name))
