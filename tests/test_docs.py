@@ -21,7 +21,6 @@ QUICK = ("equations", "faq", "timm", "operators", "layers", "graft")
 SLOW = ("start", "python", "own-images", "see", "dense")
 # Blocks that need what is not here: a run, a file of somebody else's, a compiled library.
 ELSEWHERE = ("detection", "ship", "training", "own-layer")  # own-layer: tests/face/test_register.py
-INSTALLED = ("python3", "pip", "git", "curl")
 
 
 def blocks(page, language):

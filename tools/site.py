@@ -12,10 +12,13 @@ import argparse
 import functools
 import http.server
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+if not __package__:  # python tools/site.py
+    sys.path[0] = str(ROOT)
 BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE")  # pages that docs link to
 TOPICS = {
     "Begin": ("start", "own-images", "faq", "commands"),
@@ -24,10 +27,10 @@ TOPICS = {
     "Look": ("see", "page", "gallery"),
     "Use": ("python", "timm", "ship", "operators"),
     "Build on it": ("own-layer", "layers", "graft"),
-    "Papers and figures": ("equations", "papers", "speed", "reliability"),
+    "Papers and figures": ("equations", "papers", "records", "speed", "reliability", "versions"),
 }  # fmt: skip
 NOTEBOOKS = (
-    "first_look", "train_digits", "solar_cells", "clothes", "beside_timm", "own_layer",
+    "first_look", "solar_cells", "clothes", "beside_timm", "own_layer",
     "find_things", "every_pixel", "more_pixels", "ship_it",
 )  # fmt: skip
 CONF = """
