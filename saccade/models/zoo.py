@@ -308,10 +308,16 @@ def _timm_config(name: str) -> dict:
     }
 
 
+def _stages(name: str, options: dict[str, Any]) -> int:
+    """How many stages a variant with these options has: four, or as many as it names widths of."""
+    stated = {**VARIANTS[name].keywords, **options}
+    return len(stated.get("widths") or stated.get("depths") or (0,) * 4)
+
+
 def _register(name: str) -> None:
     def entry(pretrained: bool = False, **kwargs: Any) -> nn.Module:
         # The last of the maps comes as the classifier sees it, through the backbone's norm.
-        features = {"feature_cls": "getter", "out_indices": (0, 1, 2, 3)}
+        features = {"feature_cls": "getter", "out_indices": tuple(range(_stages(name, kwargs)))}
         if kwargs.get("feature_cls", "getter") == "getter":
             features["norm"] = True
         if pretrained:

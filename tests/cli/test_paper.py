@@ -5,6 +5,7 @@ import re
 import pytest
 
 from saccade.cli import paper
+from saccade.files import write_json
 from tests.report.run_folders import answer, written
 
 
@@ -76,3 +77,18 @@ def test_sections_and_tables_stand_in_their_order(run):
 )
 def test_what_names_begin_with_stands_once(names, short):
     assert paper._short(names) == short
+
+
+def test_paper_shows_what_the_studies_reached(run, tmp_path, monkeypatch):
+    seeds = {str(s): {"value": 60.0 + s, "curve": [[1, 60.0 + s]], "cpu_seconds": 1.0}
+             for s in range(3)}  # fmt: skip
+    settings = {"position=cpe": {"parameters": 1, "seeds": seeds}}
+    plain = {"figure": "top1", "data": "cifar10", "machine": "", "settings": settings}
+    write_json(tmp_path / "linglo.json", plain)
+    monkeypatch.setattr("saccade.study.result.FOLDER", tmp_path)
+    code, out = run("paper", "linglo")
+    assert code == 0
+    (row,) = (line for line in out.splitlines() if "linglo_b0_cpe" in line and "68.5%" in line)
+    assert "61.0% small scale [" in row
+    assert "61.0 ± 1.0, mean of 3 seeds; saccade study linglo" in " ".join(out.split())
+    assert "1 run at small scale" in " ".join(out.split())

@@ -76,7 +76,7 @@ def test_the_card_tells_the_truth(name):
 
 @every
 def test_features_only(name):
-    model = timm.create_model(name, features_only=True, out_indices=(1, 3)).eval()
+    model = timm.create_model(name, features_only=True, out_indices=(1, -1)).eval()
     with torch.no_grad():
         maps = model(image())
     assert [x.shape[1] for x in maps] == model.feature_info.channels()
@@ -276,3 +276,8 @@ def test_an_unknown_argument_is_refused_with_the_nearest():
 def test_names_by_pattern():
     assert saccade.names("linglo_b?") == ["linglo_b0", "linglo_b1", "linglo_b2"]
     assert saccade.names("nothing*") == []
+
+
+def test_a_model_of_three_stages_gives_three_maps():
+    model = timm.create_model("linglo_cifar", features_only=True).eval()
+    assert [x.shape[2] for x in model(torch.zeros(1, 3, 32, 32))] == [16, 8, 4]
