@@ -186,7 +186,9 @@ def test_tests_mirror_the_source():
     used.add(Path("engine/test_papers.py"))  # the papers' recipes, as the engine runs them
     used.add(Path("test_campaign.py"))  # tools/campaign
     used.add(Path("test_workflows.py"))  # .github/workflows
-    used.add(Path("ops/triton/test_random.py"))  # all of Triton's kernels, by saccade.bench.selftest
+    used.add(
+        Path("ops/triton/test_random.py")
+    )  # all of Triton's kernels, by saccade.bench.selftest
     used.add(Path("test_attack.py"))  # what a stranger's files may do to any command
     used |= {Path("layers", f"test_{name}.py") for name in ("wrapped", "perturbed")}
     used |= {Path("models", f"test_{name}.py") for name in OF_ALL_MODELS}

@@ -139,7 +139,9 @@ def _needs(to: str) -> str:
 
     if to == "onnx":
         return f"it calls saccade's operators: register_custom_ops_library({kernels()!r}) first"
-    return "it may call saccade's operators: import saccade before it is loaded, or write it --plain"
+    return (
+        "it may call saccade's operators: import saccade before it is loaded, or write it --plain"
+    )
 
 
 def _beside(model: str, source: Path | None, ending: str) -> Path:
