@@ -119,6 +119,8 @@ def test_eight_bits(tmp_path):
 
 
 def test_wide_products_are_those_that_do_much_with_each_number(tmp_path):
+    import onnx
+
     class Both(nn.Module):
         def __init__(self):
             super().__init__()
@@ -133,7 +135,7 @@ def test_wide_products_are_those_that_do_much_with_each_number(tmp_path):
     shapes = {t.name: list(t.dims) for t in onnx.load(path).graph.initializer}
     (node,) = [n for n in onnx.load(path).graph.node if n.name in export.wide_products(path)]
     assert shapes[node.input[1]] == [64, 64, 3, 3]
-    images = [np.ones((1, 3, 32, 32), np.float32)]
+    images = [np.random.default_rng(0).standard_normal((4, 3, 64, 64), np.float32)]
     small = export.to_int8(path, tmp_path / "net.int8.onnx", images, [node.name])
     kinds = [n.op_type for n in onnx.load(small).graph.node if n.op_type == "DequantizeLinear"]
     assert 2 <= len(kinds) <= 4
