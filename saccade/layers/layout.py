@@ -162,6 +162,8 @@ class MapLayer(nn.Module):
     def _check(self, x: Tensor, layout: str) -> None:
         """Refuse a map that is not of this layout, or that could be of another."""
         name, C = type(self).__name__, self.dim
+        if self.gridless and self.layout is None and x.ndim > 4 and x.shape[-1] == C:
+            return  # pixels in any order
         axes = {"NCHW": "B C H W", "NHWC": "B H W C", "tokens": "B N C"}[layout]
         axis = 1 if layout == "NCHW" else -1
         fits = x.ndim == (3 if layout == "tokens" else 4) and x.shape[axis] == C

@@ -74,7 +74,12 @@ class StandAloneAttention(MapLayer):
         super().__init__()
         self.place(dim, layout, size)
         out = dim if out is None else out
-        height, width = (window, window) if isinstance(window, int) else window
+        sides = (window, window) if isinstance(window, int) else tuple(window)
+        if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+            raise ValueError(
+                f"StandAloneAttention: window is a side or (height, width), got {window=}; try 7"
+            )
+        height, width = sides
         if heads < 1 or out % heads:
             raise ValueError(f"StandAloneAttention: heads must divide out, got {out=} {heads=}")
         if min(height, width) < 1 or height % 2 == 0 or width % 2 == 0:

@@ -118,6 +118,8 @@ def graft(
     Returns:
         what changed, with parameters and multiply-adds before and after
     """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"graft: model is a network, got {type(model).__name__}; build it first")
     if keep:
         options["keep"] = True
     check(what, options)
@@ -177,7 +179,11 @@ def _chosen(
     places = list(_sites(model, what, image))
     if what == "qna" and where is None and any(p.make for p in places if not p.reads):
         places = [p for p in places if not p.reads]  # attention is what a transformer is asked for
-    patterns = None if where is None else [where] if isinstance(where, str) else list(where)
+    patterns = None if where is None else [where] if isinstance(where, str) else where
+    if patterns is not None and not (
+        isinstance(patterns, list | tuple) and all(isinstance(p, str) for p in patterns)
+    ):
+        raise ValueError(f"graft: where is a name or a list of names, got {where!r}")
     chosen, skipped, used = [], [], set()
     for place in places:
         names = [] if patterns is None else [p for p in patterns if _means(p, place.path)]

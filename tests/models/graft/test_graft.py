@@ -227,7 +227,7 @@ def test_what_is_kept_is_reported():
     (change,) = saccade.graft(net, "qna", keep=True, image=(3, 8, 8)).changes
     assert change.difference == pytest.approx(apart(net[1], old, (16, 14, 14)))
     assert 0.2 < change.difference < 1
-    wide = LearnedQueryAttention(16, 18, width=9 * 16, out_dim=16, layout="NCHW")
+    wide = LearnedQueryAttention(16, 18, width=144, out_dim=16, bias=True, layout="NCHW")
     begin_qna(wide, old)
     assert apart(wide, old, (16, 14, 14)) < change.difference
 
