@@ -24,6 +24,8 @@ class GridRow:
     """Of the recipe, by dotted keys; keys of model.options too."""
     cells: tuple[tuple[str, str], ...] = ()
     """Variants and what of them the paper prints: ("linglo_b0", "top-1 at 100 epochs")."""
+    order: int = 0
+    """Where the paper prints no number: -1 if it has this row below the base, 1 if above."""
 
     @property
     def key(self) -> str:

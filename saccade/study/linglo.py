@@ -34,7 +34,7 @@ FIGURE_5 = Grid(
     asks="What do convolutions (C) and the hierarchy (H) bring?",
     rows=(
         _BASE,
-        GridRow("w/o-C", _WITHOUT_C),
+        GridRow("w/o-C", _WITHOUT_C, order=-1),
         GridRow(
             "w/o-CH",
             {
@@ -43,6 +43,7 @@ FIGURE_5 = Grid(
                 f"{_OPTIONS}heads": [3, 3, 3, 3],
                 f"{_OPTIONS}steps": [4, 1, 1, 1],
             },
+            order=-1,
         ),
     ),
     note="The paper draws curves and prints no number. w/o-CH reads patches of 4 x 4 once.",

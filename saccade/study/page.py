@@ -11,6 +11,7 @@ from saccade.study.result import Difference, SettingResult, StudyResult, differe
 from saccade.tasks.figures import formatted, label_of
 
 UNDRAWN = "no curves: pip install 'saccade[viz]'"
+ORDERS = {0: "", 1: "higher", -1: "lower"}
 HOLDS = """\
 The base row is the first. `difference` is the mean over the seeds of row minus base, with its
 interval of 95% (paired, Student's t). `holds`: whether the row lies on the paper's side of the
@@ -22,6 +23,7 @@ def write(study: Study, result: StudyResult, folder: Path) -> list[Path]:
     """Write NAME.md and a picture a grid into a folder; gives the files."""
     pictures: dict[str, str] = {}
     written = []
+    folder.mkdir(parents=True, exist_ok=True)
     for grid in study.grids:
         lines = curves(grid, result)
         if not lines:
@@ -72,7 +74,7 @@ def markdown(study: Study, result: StudyResult, pictures: dict[str, str]) -> str
 def table(grid: Grid, result: StudyResult) -> str:
     """A grid as a Markdown table."""
     name = label_of(result.figure)
-    paper = any(printed(grid, row) is not None for row in grid.rows)
+    paper = any(row.order or printed(grid, row) is not None for row in grid.rows)
     heads = ["", "parameters", f"{name} ± sd", "difference", *(["paper", "holds"] if paper else [])]
     heads.append("minutes")
     rows = [heads, ["---", *["---:"] * (len(heads) - 1)]]
@@ -89,7 +91,7 @@ def cells(grid: Grid, result: StudyResult) -> list[dict[str, str]]:
     rows = []
     for row in grid.rows:
         one, number = result.settings.get(row.key), printed(grid, row)
-        gap = None if number is None or expected is None else number - expected
+        gap = row.order if number is None or expected is None else number - expected
         against = _against(row, base, result)
         rows.append(
             {
@@ -97,7 +99,7 @@ def cells(grid: Grid, result: StudyResult) -> list[dict[str, str]]:
                 "parameters": f"{one.parameters:,}" if one and one.parameters else "",
                 "mean": _mean(result.figure, one),
                 "difference": _difference(result.figure, against),
-                "paper": "" if number is None else f"{number:g}",
+                "paper": ORDERS[row.order] if number is None else f"{number:g}",
                 "holds": against.verdict(gap) if against else "",
                 "minutes": f"{one.cpu_minutes:.1f}" if one else "",
             }

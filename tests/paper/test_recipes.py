@@ -98,6 +98,7 @@ def test_every_field_of_a_recipe_is_read(tmp_path, monkeypatch):
     optim = recipes.Live(PLAIN, classes=3).optimiser
     for shape in ("step", "poly"):
         schedule(optim, Schedule(epochs=2, shape=shape, steps=(1.0,)), 4)
+    assert recipes.Live(change(PLAIN, optim__name="muon"), classes=3).optimiser
     make.workers(PLAIN.data, Group())
     find(str(data / "train"), FULL.data)
     augment.train(book.find("cifar_best").augment, (0.5,) * 3, (0.5,) * 3)

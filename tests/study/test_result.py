@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+from saccade.study import page
+from saccade.study.grid import Grid, GridRow
 from saccade.study.result import (
     Difference,
     SeedResult,
@@ -70,3 +72,15 @@ def test_a_claim_finds_the_row_that_speaks_to_it(tmp_path, monkeypatch):
     assert (name, one.mean) == ("linglo", 50.5)
     assert measured("linglo_b0_pcpe", "Table 6", "top-1 at 100 epochs") is None  # not trained
     assert measured("linglo_b0_cpe", "Table 6", "deployed backbone params") is None
+
+
+def test_where_the_paper_prints_no_number_its_order_counts():
+    rows = GridRow("whole"), GridRow("less", {"model.name": "other"}, order=-1)
+    grid = Grid(where="Fig. 5", asks="Is less worse?", rows=rows)
+    settings = {"base": setting(50.0, 51.0, 52.0), "name=other": setting(40.0, 41.2, 42.0)}
+    result = StudyResult("top1", "cifar10", "", settings)
+    first, second = page.cells(grid, result)
+    assert (first["paper"], first["holds"], first["difference"]) == ("", "", "")
+    assert (second["paper"], second["holds"]) == ("lower", "yes")
+    assert second["difference"] == "-9.93 ± 0.29"
+    assert "| paper | holds |" in page.table(grid, result)

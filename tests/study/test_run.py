@@ -74,7 +74,7 @@ def test_the_page_says_what_was_run_and_what_was_not(trained, tmp_path):
     data, out, _ = trained
     study = tiny.study()
     result = run.collected(study, data, out, (0, 1))
-    files = page.write(study, result, tmp_path)
+    files = page.write(study, result, tmp_path / "pages")
     assert [path.name for path in files] == ["tiny.md", "tiny-table6.png"]
     text = files[0].read_text()
     assert "| norms |" in text
