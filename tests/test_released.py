@@ -10,11 +10,10 @@ from safetensors.torch import load_file, save_file
 
 import saccade
 from saccade import export
-from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.models import saved
 from saccade.version import FORMATS, check_format
-from tools.released import MODELS, photos, picture
+from tools.released import MODELS, picture
 
 RELEASES = sorted((Path(__file__).parent / "released").iterdir())
 release = pytest.mark.parametrize("release", RELEASES, ids=lambda path: path.name)
@@ -36,19 +35,14 @@ def test_models_give_what_they_gave(release, name):
 
 
 @release
-def test_a_run_is_opened_and_goes_on(release, tmp_path):
+def test_a_run_is_opened_and_its_checkpoint_read(release, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(release / "run", run)
     with torch.no_grad():
         close(saccade.load(run)(picture()), release, "run")
-    state = Checkpoints(run).load("last")
+    state, _ = Checkpoints(run).load("last")
     assert state["format"] <= FORMATS["checkpoint"]
-    recipe = json.loads((run / "recipe.json").read_text())
-    text = json.dumps(recipe).replace('"epochs": 1,', '"epochs": 2,')
-    assert text != json.dumps(recipe)
-    (run / "recipe.json").write_text(text)
-    session.resume(run, str(photos(tmp_path / "photos")), force=True)
-    assert Checkpoints(run).load("last")["step"] == 2 * state["step"]
+    assert state["step"] == 3
 
 
 @release
