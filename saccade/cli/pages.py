@@ -41,7 +41,7 @@ def overview() -> str:
     lines += [
         "",
         "saccade COMMAND --help says more; saccade --version",
-        "with --import my_module, any command knows what your module registers (docs/own-layer.md)",
+        "--import my_module makes known what your module registers (docs/own-layer.md)",
     ]
     return "\n".join(lines)
 

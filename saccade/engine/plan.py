@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from saccade import tasks
 from saccade.recipes import book
 from saccade.recipes.everyday import everyday
 from saccade.recipes.recipe import Recipe, override
@@ -42,6 +41,8 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
     chosen = override(chosen, [*everyday(chosen, **short), *words])
     data = DATA.get(name) if data is None else data
     if data is None:
+        from saccade import tasks  # with torch, which a wrong name need not wait for
+
         raise ValueError(f"train {name}: which images? --data FOLDER: {tasks.of(chosen).data_hint}")
     if name == "finetune" and not chosen.model.start:
         raise ValueError(

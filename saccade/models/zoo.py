@@ -26,6 +26,7 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from saccade import outside, weights
+from saccade.layers.ready import normed
 from saccade.models import linglo, qna, sasa
 from saccade.models.backbone import Backbone, Door, Stage
 from saccade.models.card import as_trained
@@ -151,8 +152,8 @@ class Classifier(Face, nn.Module):
             x = stage(x)
             if i in taken:
                 final = norm and i == len(stages) - 1
-                maps.append(self.backbone.norm(x) if final else x)
-        return maps if intermediates_only else (self.backbone.norm(x), maps)
+                maps.append(normed(x, self.backbone.norm) if final else x)
+        return maps if intermediates_only else (normed(x, self.backbone.norm), maps)
 
     def prune_intermediate_layers(
         self,

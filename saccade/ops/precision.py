@@ -21,6 +21,13 @@ def autocasts(device: torch.device) -> bool:
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
+def product_dtype(x: torch.Tensor) -> torch.dtype:
+    """The dtype of a product with x, here: autocast's, if it is on; it leaves float64 alone."""
+    if autocasts(x.device) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
 def nothing(like: torch.Tensor) -> float:
     """The logit of what is not to be seen; finite, for a line of only -inf would give NaN."""
     return torch.finfo(like.dtype).min / 4

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from saccade.ops.native.sasa_block import MAXIMUM_NATIVE, NATIVE
 from saccade.ops.operator import Operator
-from saccade.ops.precision import no_autocast, wide
+from saccade.ops.precision import no_autocast, product_dtype, wide
 
 OUT = -1e30  # added to what is not to be seen; finite, because it is multiplied
 FEW = 64  # numbers of a block, so that products of all with all cost little
@@ -105,9 +105,10 @@ def folded(
     col: Float[Tensor, "t half"] | None, heads: int, mask: bool,
 ) -> Float[Tensor, "B D H W"]:  # fmt: skip
     """`attend` by products with one matrix each."""
+    dtype = product_dtype(x)
     with no_autocast(x.device):
         y = _folded(*_widened(x, wq, wk, wv, row, col), heads, mask)
-    return join(y.transpose(3, 4).flatten(4).to(x.dtype), *x.shape[2:])
+    return join(y.transpose(3, 4).flatten(4).to(dtype), *x.shape[2:])
 
 
 def _widened(x: Tensor, *letters: Tensor | None) -> Any:

@@ -205,11 +205,11 @@ def _divided(i: Tensor, by: int) -> tuple[Tensor, Tensor]:
 # -- the operator ---------------------------------------------------------------------------------
 
 
-def _check(qkv: Tensor, table: Tensor, window: int) -> None:
+def _check(qkv: Tensor, table: Tensor, window: int, name: str = "window_attention") -> None:
     heads, side = table.shape[1], 2 * window - 1
     if qkv.shape[3] % (3 * heads) or len(table) != side**2:
         raise ValueError(
-            f"window_attention: qkv is B H W 3C with heads dividing C, table (2 window - 1)^2 "
+            f"{name}: qkv is B H W 3C with heads dividing C, table (2 window - 1)^2 "
             f"heads, got {qkv.shape=} {table.shape=} {window=}"
         )
 
@@ -243,7 +243,7 @@ MASKED_WINDOW_ATTENTION = Operator(
     "masked_window_attention",
     plain={"masked": masked},
     kernels={},
-    check=lambda qkv, table, extra, window: _check(qkv, table, window),
+    check=lambda qkv, table, extra, window: _check(qkv, table, window, "masked_window_attention"),
     output=lambda qkv, table, extra, window: qkv.new_empty(*qkv.shape[:3], qkv.shape[3] // 3),
     flops=lambda qkv, table, extra, window: _flops(qkv, table, window),
     tables=("table",),

@@ -268,7 +268,7 @@ def confused(matrix: list[list[int]], classes: list[str], most: int = 5) -> list
 
 def setting(value: Any) -> str:
     """A recipe's value as `--set` would take it."""
-    return value if isinstance(value, str) and value else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 # -- on disk --------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from PIL import Image
 
 from saccade import view as views
 from saccade import weights
-from saccade.cli import see
 from tests.cli.program import called, environment, installed
 
 # -- how soon it answers --------------------------------------------------------------------
@@ -163,22 +162,6 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
         code, out = run("view", str(photo), "--model", name, "--evidence")
         assert code == 0, out
         assert drawn.pop()[4] == wanted
-
-
-def test_the_pixel_is_the_files_own(photo):
-    sight = see._sight(photo, "qna_nano", None)  # which sees the middle 50 x 50, at its own size
-    side = sight.x.shape[2]
-    assert sight.x.shape[3] == side
-    assert sight.within((0, 10)) == (0, 0)
-    assert sight.within((49, 59)) == (side - 1, side - 1)
-    with pytest.raises(
-        ValueError, match=r"sees columns 10 to 59 of this picture, got --at \(0, 9\)"
-    ):
-        sight.within((0, 9))
-    with pytest.raises(ValueError, match="50 rows and 70 columns"):
-        sight.within((50, 20))
-    whole = see._sight(photo, "sasa_nano_conv", 64)  # untrained: all of it
-    assert whole.within((49, 69)) == (whole.x.shape[2] - 1, whole.x.shape[3] - 1)
 
 
 @pytest.mark.parametrize(

@@ -168,11 +168,11 @@ def test_one_that_comes_with_the_package_goes_where_one_stands(
 def test_torch_programs_keep_our_operators_unless_asked_not_to(run, untyped, tmp_path, plain):
     out = tmp_path / "net.pt2"
     words = ["export", "linglo_nano", "--untrained", "--to", "torch", "--out", str(out)]
-    code, told = run(*words, *["--plain"] * plain)
-    assert code == 0, told
+    code, output = run(*words, *["--plain"] * plain)
+    assert code == 0, output
     nodes = torch.export.load(out).graph.nodes
     assert any("saccade" in str(node.target) for node in nodes) is not plain
-    assert ("import saccade" in told) is not plain
+    assert ("import saccade" in output) is not plain
 
 
 @pytest.mark.parametrize("seconds", [{"all": 2.0, "wide": 1.0}, {"all": 1.0, "wide": 0.99}])

@@ -23,7 +23,18 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.flop_counter import FlopCounterMode
 
-from saccade.ops import branches, feed, linear, linglo, qna, residual, sasa, sasa_block, window
+from saccade.ops import (
+    branches,
+    feed,
+    linear,
+    linglo,
+    neighbourhood,
+    qna,
+    residual,
+    sasa,
+    sasa_block,
+    window,
+)
 from saccade.ops.operator import OPERATORS, Kernel, Operator, use_backend
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -138,6 +149,19 @@ EXAMPLES = {
         qna.ATTEND, [(2, 5, 6, 4), (10, 4), None, PLACES, None, (5, 6), None], (2, 1)
     ),
     "window_attention": Example(window.WINDOW_ATTENTION, [(2, 5, 6, 12), (9, 2)], (2,)),
+    "masked_window_attention": Example(
+        window.MASKED_WINDOW_ATTENTION, [(2, 5, 6, 12), (9, 2), (18, 1, 4, 4)], (2,)
+    ),
+    "neighbourhood_attention": Example(
+        neighbourhood.NEIGHBOURHOOD,
+        [MAP, MAP, MAP, TABLE, TABLE, None, None],
+        (2, 3, 3, 2, False, "mask"),
+    ),
+    "neighbourhood_attention with a table": Example(
+        neighbourhood.NEIGHBOURHOOD,
+        [MAP, MAP, MAP, None, None, (2, 3, 3), None],
+        (2, 3, 3, 1, True, "zero"),
+    ),
     "key_only": Example(
         linglo.KEY_ONLY,
         [(2, 7, 8), SQUARE, LINE, SQUARE, LINE, (2, 8), SQUARE, LINE, SQUARE, LINE],
@@ -793,7 +817,7 @@ def test_what_has_no_meaning_is_refused(name):
     example = EXAMPLES[name]
     first, *rest = example.inputs(torch.float32)
     wrong = torch.cat((first, first[..., :1]), -1)
-    if name.startswith(("attend_blocks", "maximum", "local")):
+    if name.startswith(("attend_blocks", "maximum", "local", "neighbourhood")):
         wrong = torch.cat((first, first[:, :1]), 1)
     with pytest.raises((ValueError, RuntimeError)):
         example.call(wrong, *rest)

@@ -26,7 +26,11 @@ class Words:
 
     def __init__(self, place: Path):
         self.keys = {
-            name: [".".join(way) for way in places(to_plain(recipe)) if way and way[-1] != "kind"]
+            name: [
+                ".".join(way)
+                for way in places(to_plain(recipe))
+                if way and way[-1] != "kind" and all(isinstance(key, str) for key in way)
+            ]
             for name, recipe in book.RECIPES.items()
         }
         net = saccade.build("qna_nano", num_classes=3)
