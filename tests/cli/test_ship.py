@@ -164,7 +164,7 @@ def test_one_that_comes_with_the_package_goes_where_one_stands(
 
 
 @pytest.mark.skipif(not native.available(), reason="there are no kernels here")
-@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("plain", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_torch_programs_keep_our_operators_unless_asked_not_to(run, untyped, tmp_path, plain):
     out = tmp_path / "net.pt2"
     words = ["export", "linglo_nano", "--untrained", "--to", "torch", "--out", str(out)]

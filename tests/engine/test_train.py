@@ -52,7 +52,7 @@ def assert_equal_runs(a, b):
         ("linglo_nano", 2e-3),
         pytest.param("qna_nano", 2e-3, marks=pytest.mark.slow),
         pytest.param("sasa_nano", 5e-4, marks=pytest.mark.slow),
-        ("resnet10t", 2e-3),
+        pytest.param("resnet10t", 2e-3, marks=pytest.mark.slow),
     ],
 )
 def test_it_learns(name, rate, data, tmp_path):

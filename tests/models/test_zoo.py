@@ -209,10 +209,8 @@ def test_export_with_any_batch_height_and_width(name, untyped):
             torch.testing.assert_close(program.module()(x), model(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["linglo_nano", *(pytest.param(n, marks=pytest.mark.slow) for n in ("qna_nano", "sasa_nano"))],
-)
+@pytest.mark.slow  # tests/models/test_attributed.py compiles a nano, too
+@pytest.mark.parametrize("name", ["linglo_nano", "qna_nano", "sasa_nano"])
 def test_compiles_as_one_graph(name, untyped):
     model = saccade.build(name, num_classes=5).eval()
     compiled = torch.compile(model, fullgraph=True, backend="eager")

@@ -62,7 +62,7 @@ class Stem(nn.Module):
 
 
 @pytest.mark.usefixtures("untyped")  # exporters trace with symbols
-@pytest.mark.parametrize("border", ["zero", "mask"])
+@pytest.mark.parametrize("border", [pytest.param("zero", marks=pytest.mark.slow), "mask"])
 def test_a_graph_multiplies_matrices_at_any_size(border, tmp_path):
     """No window by window: a graph has few operators, and none of the slow general ones."""
     import onnx
