@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -32,14 +33,13 @@ def onnx(settings: dict[str, Any], image: np.ndarray) -> Callable[[], Any]:
 
 
 def openvino(settings: dict[str, Any], image: np.ndarray) -> Callable[[], Any]:
-    import openvino
-
+    runtime = import_module("openvino")  # which need not be installed
     hints = {
         "INFERENCE_NUM_THREADS": settings["threads"],
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_PRECISION_HINT": "bf16" if settings["half"] else "f32",
     }
-    core = openvino.Core()
+    core = runtime.Core()
     model = core.read_model(settings["file"])
     model.reshape(list(image.shape))  # with sizes left open it is several times slower
     compiled = core.compile_model(model, "CPU", hints)
