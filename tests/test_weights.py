@@ -9,16 +9,40 @@ import torch
 from safetensors import safe_open
 
 import saccade
-from saccade import weights
+from saccade import samples, weights
+from saccade.cli.learn import newest_or_own
 from saccade.engine import session
 
-pytestmark = pytest.mark.parametrize("name", weights.NAMES)
+every = pytest.mark.parametrize("name", weights.NAMES)
+each_classifier = pytest.mark.parametrize("name", weights.classifiers())
 
 
-def test_which_there_are(name):
-    assert name in ("linglo_nano.pets37", "qna_nano.pets37", "sasa_nano.pets37")
+def test_which_classifiers_there_are():
+    assert weights.classifiers() == ("linglo_nano.pets37", "qna_nano.pets37", "sasa_nano.pets37")
+    assert timm.list_pretrained("*.pets37") == [*weights.classifiers()]
 
 
+def test_a_header_is_what_safetensors_reads():
+    for name in weights.NAMES:
+        with safe_open(weights.FILES[name], "pt") as file:
+            assert json.loads(file.metadata()["saccade"]) == weights.header(name)
+
+
+@every
+def test_it_loads_and_says_something_about_a_picture(name):
+    answer = saccade.load(name).predict(samples.path("cat"))
+    assert saccade.load(name.partition(".")[0]).notes == weights.header(name)["notes"]
+    assert str(answer)
+
+
+def test_a_command_takes_what_comes_with_saccade_where_there_is_no_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert newest_or_own("predict") == "linglo_nano.pets37"
+    with pytest.raises(FileNotFoundError, match="with which model"):
+        newest_or_own("upscale")
+
+
+@each_classifier
 def test_it_is_small_and_has_a_card(name):
     assert weights.FILES[name].stat().st_size < 3e6
     card = weights.about(name)
@@ -31,12 +55,14 @@ def test_it_is_small_and_has_a_card(name):
         assert words in card
 
 
+@every
 def test_nothing_of_the_machine_that_made_it_is_inside(name):
     with safe_open(weights.FILES[name], "pt") as file:
         metadata = json.dumps(file.metadata())
     assert not re.search(r"[\"' ]/\w", metadata + weights.about(name))
 
 
+@each_classifier
 def test_its_names_mean_one_model(name):
     x = torch.randn(2, 3, 96, 96)
     short = name.partition(".")[0]
@@ -50,6 +76,7 @@ def test_its_names_mean_one_model(name):
     assert name in timm.list_pretrained("*_nano.*")
 
 
+@each_classifier
 def test_untrained_and_for_1000_classes_unless_asked(name):
     short = name.partition(".")[0]
     trained = saccade.load(name).state_dict()
@@ -59,6 +86,7 @@ def test_untrained_and_for_1000_classes_unless_asked(name):
         assert not torch.equal(net.state_dict()[key], trained[key])
 
 
+@each_classifier
 def test_its_backbone_begins_another(name):
     short = name.partition(".")[0]
     trained = saccade.load(name)
@@ -71,6 +99,7 @@ def test_its_backbone_begins_another(name):
 
 
 @pytest.mark.data
+@each_classifier
 def test_it_is_as_good_as_its_card_says(name, shared):
     data = shared / "data" / "classification" / "pets37"
     if not data.is_dir():

@@ -40,7 +40,7 @@ def detect(
         json: print the results instead, and draw nothing
         device: the best there is if left out
     """
-    from saccade.cli.learn import newest
+    from saccade.cli.learn import newest_or_own
     from saccade.infer.batches import in_background
     from saccade.infer.detect import Detector, Numbers
     from saccade.infer.files import paths_of
@@ -48,7 +48,7 @@ def detect(
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")
     paths = paths_of(files, "detect", out)
-    detector, numbers = Detector(model or newest("detect"), device), Numbers(annotations)
+    detector, numbers = Detector(model or newest_or_own("detect"), device), Numbers(annotations)
     sources, taken = {path.resolve() for path in paths}, set()
     results: list[dict[str, Any]] = []
     names: dict[int, str] = {}

@@ -346,6 +346,20 @@ def newest(command: str) -> Path:
     raise FileNotFoundError(f"{command}: with which model? --model RUN, or train one first")
 
 
+def newest_or_own(command: str) -> str:
+    """The newest run that a command can use, or else a model that comes with the package."""
+    from saccade import tasks, weights
+
+    try:
+        return str(newest(command))
+    except FileNotFoundError:
+        for name in weights.NAMES:
+            if tasks.of_notes(weights.header(name)["notes"])[0].command == command:
+                note(f"no trained run in runs/: using {name}, which comes with saccade")
+                return name
+        raise
+
+
 def _is_first() -> bool:
     """Whether this is the process that speaks, of a job of one or many."""
     return os.environ.get("RANK", "0") == "0"

@@ -34,10 +34,11 @@ def predict(
         json: print a JSON line a picture
         device: the best there is if left out
     """
+    from saccade.cli.learn import newest_or_own
     from saccade.infer.predict import guesses
 
     unread = Unread(json)
-    answers = guesses(files, model or _newest_or_own(), top, device, batch)
+    answers = guesses(files, model or newest_or_own("predict"), top, device, batch)
     for file, answer in unread.pass_over(answers):
         if json:
             show_json({"file": file, "guesses": [guess._asdict() for guess in answer]})
@@ -54,13 +55,3 @@ def _bars(file: str, guesses: list[Any]) -> None:
     for guess in guesses:
         row = f"  {guess.label:{widest}}  {100 * guess.share:5.1f}%  "
         say(Text.assemble(row, ("█" * round(WIDTH * guess.share), "cyan")))
-
-
-def _newest_or_own() -> str:
-    """The newest classifier of runs/, or else one that comes with the package."""
-    from saccade.cli.learn import newest
-
-    try:
-        return str(newest("predict"))
-    except FileNotFoundError:
-        return "linglo_nano"

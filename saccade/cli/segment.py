@@ -22,12 +22,14 @@ def segment(
     """Tell what is where in pictures: an overlay with a legend and a mask of ids for each.
 
     Examples:
+        saccade segment cat.jpg
         saccade segment photos/ --model runs/segment
         saccade segment large.jpg --short 1024 --window 512 --out masks
 
     Args:
         files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
-        model: a run's folder or a saved model; the newest of runs/ if left out
+        model: a run's folder, a saved model, or the name of one that comes with saccade; the
+            newest segmenter of runs/ if left out, or else one that comes with saccade
         out: where NAME_overlay.png and NAME_mask.png are written
         window: look through windows of this many pixels, not at the whole, as it is shown
         short: short side at which pictures are shown to the model; as it was tested if left out
@@ -35,11 +37,12 @@ def segment(
         json: print a JSON line a picture
         device: the best there is if left out
     """
-    from saccade.cli.learn import newest
+    from saccade.cli.learn import newest_or_own
     from saccade.infer.segment import segmented
 
     unread, largest = Unread(json), 0
-    results = segmented(files, model or newest("segment"), out, device, window, short, batch)
+    chosen = model or newest_or_own("segment")
+    results = segmented(files, chosen, out, device, window, short, batch)
     for file, result in unread.pass_over(results):
         largest = max(largest, *result.size)
         if json:

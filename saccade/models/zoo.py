@@ -7,7 +7,6 @@ segmentation_models_pytorch's `tu-` encoders.
 
 import fnmatch
 import inspect
-import json
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -18,7 +17,6 @@ from typing import Any
 import timm
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import ClassifierHead, register_notrace_module
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
@@ -335,26 +333,21 @@ def _register(name: str) -> None:
 
 def _trained_with(name: str, tag: Any) -> dict[str, Any]:
     """The stated arguments of a variant's weights: in the package by a tag, or from elsewhere."""
-    about = _header(f"{name}.{tag}")["model"] if f"{name}.{tag}" in weights.FILES else {}
+    whole = f"{name}.{tag}"
+    about = weights.header(whole)["model"] if whole in weights.FILES else {}
     return {key: about.get(key, value) for key, value in unstated(name).items()}
-
-
-def _header(name: str) -> dict[str, Any]:
-    """What the file of a model that comes with the package says about it."""
-    with safe_open(weights.FILES[name], "pt") as file:
-        return json.loads(file.metadata()["saccade"])
 
 
 def _trained(name: str) -> dict:
     """timm's description of a model that comes with the package."""
-    card = as_trained(_timm_config(name.partition(".")[0]), _header(name)["notes"])
+    card = as_trained(_timm_config(name.partition(".")[0]), weights.header(name)["notes"])
     return {**card, "file": str(weights.FILES[name]), "license": "cc-by-sa-4.0"}
 
 
 default_cfgs = generate_default_cfgs(
     {
         **{name: _timm_config(name) for name in VARIANTS},
-        **{name: _trained(name) for name in weights.NAMES},
+        **{name: _trained(name) for name in weights.classifiers()},
     }
 )
 for _cfg in default_cfgs.values():  # fresh weights and 1000 classes unless one asks for others

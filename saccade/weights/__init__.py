@@ -2,11 +2,15 @@
 
     saccade.load("linglo_nano.pets37")                      or "linglo_nano"
     timm.create_model("linglo_nano", pretrained=True)       with any num_classes
+    saccade.load("linglo_nano_semantic_fpn")                a segmenter: no model of timm's
 
-A name is a variant's and, after the dot, what it was trained on, as timm writes it.
+A name is a model's and, after the dot, what it was trained on, as timm writes it.
 """
 
+import json
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 FOLDER = Path(__file__).parent
 FILES = {path.name.removesuffix(".safetensors"): path for path in FOLDER.glob("*.safetensors")}
@@ -21,3 +25,16 @@ def full(name: str) -> str | None:
 def about(name: str) -> str:
     """The card: data, recipe, command, accuracy, licence."""
     return FILES[name].with_suffix(".md").read_text()
+
+
+@cache
+def header(name: str) -> dict[str, Any]:
+    """What a file says about itself: `model`, which builds it again, and `notes`."""
+    with FILES[name].open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        return json.loads(json.loads(file.read(length))["__metadata__"]["saccade"])
+
+
+def classifiers() -> tuple[str, ...]:
+    """Those that timm's `create_model` makes; all others are networks of a kind of their own."""
+    return tuple(name for name in NAMES if "kind" not in header(name)["model"])

@@ -156,7 +156,7 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
     pytest.importorskip("matplotlib")
     drawn = []
     monkeypatch.setattr(views, "picture", lambda *arguments, **_: drawn.append(arguments))
-    for name in weights.NAMES:
+    for name in weights.classifiers():
         code, out = run("predict", str(photo), "--model", name, "--json", "--top", "3")
         wanted = [f"{c['label']} {100 * c['share']:.1f}%" for c in json.loads(out)["guesses"]]
         code, out = run("view", str(photo), "--model", name, "--evidence")

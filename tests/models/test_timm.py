@@ -147,7 +147,7 @@ def test_autocast_in_training(name):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-@pytest.mark.parametrize("tag", weights.NAMES)
+@pytest.mark.parametrize("tag", weights.classifiers())
 def test_trained_weights_load_for_other_channels_and_classes(tag):
     model = timm.create_model(tag, pretrained=True, in_chans=1, num_classes=5).eval()
     C, H, W = model.pretrained_cfg["input_size"]

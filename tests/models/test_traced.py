@@ -221,7 +221,7 @@ def test_heads_of_width_one(name, dtype):
 # -- cards ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tag", weights.NAMES)
+@pytest.mark.parametrize("tag", weights.classifiers())
 def test_the_card_of_a_trained_model_knows_its_map(tag):
     model = timm.create_model(tag, pretrained=True).eval()
     for card in (model.pretrained_cfg, timm.get_pretrained_cfg(tag).to_dict()):
