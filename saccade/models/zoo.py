@@ -340,8 +340,9 @@ def _trained_with(name: str, tag: Any) -> dict[str, Any]:
 
 def _trained(name: str) -> dict:
     """timm's description of a model that comes with the package."""
-    card = as_trained(_timm_config(name.partition(".")[0]), weights.header(name)["notes"])
-    return {**card, "file": str(weights.FILES[name]), "license": "cc-by-sa-4.0"}
+    model, _, data = name.partition(".")
+    card = as_trained(_timm_config(model), weights.header(name)["notes"])
+    return {**card, "file": str(weights.FILES[name]), "license": weights.LICENCES[data]}
 
 
 default_cfgs = generate_default_cfgs(

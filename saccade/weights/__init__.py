@@ -15,6 +15,12 @@ from typing import Any
 FOLDER = Path(__file__).parent
 FILES = {path.name.removesuffix(".safetensors"): path for path in FOLDER.glob("*.safetensors")}
 NAMES = tuple(sorted(FILES))
+LICENCES = {  # of the weights, by what they were trained on, as SPDX has it
+    "cifar10": "apache-2.0",
+    "clothing10": "apache-2.0",
+    "pets37": "cc-by-sa-4.0",
+    "pets_heads_trimaps": "cc-by-sa-4.0",
+}
 
 
 def full(name: str) -> str | None:
