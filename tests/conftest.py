@@ -1,6 +1,8 @@
 """What every test may use. Shape checking (jaxtyping + beartype) is on for the whole package."""
 
+import os
 import random
+import sys
 from pathlib import Path
 
 import beartype._check.code.codemain as beartype_code
@@ -12,6 +14,11 @@ from tests.fast import is_fast
 
 HERE = Path(__file__).resolve().parent
 BESIDE = HERE.parents[1] / "shared"
+
+# Bytecode is written even where the environment says not to: a run has two workers and about fifty
+# programs of its own, and each would compile every module anew, with its shape checks.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # beartype looks at one item of a list, drawn by Python's own generator. It shall have another one:
 # a run saves the state of Python's, and a resumed run is compared with an unbroken one to the bit.
@@ -31,6 +38,19 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give a worker whole files, and all of Triton's: two processes serve every test of them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "triton" if file.startswith("tests/ops/triton/") else file
+
+    return ByFile(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True)

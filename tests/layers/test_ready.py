@@ -79,16 +79,22 @@ def _residuals():
 # -- the same numbers -----------------------------------------------------------------------------
 
 
+BLOCKS = [
+    (24, 2, 96, (2, 12, 9)),
+    (40, 5, 112, (1, 6, 11)),  # widths that fill no vector, panels of three
+    (64, 1, 336, (1, 14, 14)),  # two steps of rows, a wide last panel
+    (17, 17, 16, (3, 5, 7)),
+    (96, 8, 384, (1, 6, 6)),  # few tokens: three products instead of one
+]
+
+
 @pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
-@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(
-    ("dim", "heads", "hidden", "size"),
+    ("threads", "dim", "heads", "hidden", "size"),
     [
-        (24, 2, 96, (2, 12, 9)),
-        (40, 5, 112, (1, 6, 11)),  # widths that fill no vector, panels of three
-        (64, 1, 336, (1, 14, 14)),  # two steps of rows, a wide last panel
-        (17, 17, 16, (3, 5, 7)),
-        (96, 8, 384, (1, 6, 6)),  # few tokens: three products instead of one
+        pytest.param(threads, *case, marks=() if threads == 1 + i % 2 else pytest.mark.slow)
+        for i, case in enumerate(BLOCKS)
+        for threads in (1, 2)
     ],
 )
 def test_a_block_is_what_its_modules_are(isa, threads, dim, heads, hidden, size, calls):

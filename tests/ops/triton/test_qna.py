@@ -51,9 +51,16 @@ def check_equation(stride=1, padding=1, fold=True, **shape):
 
 
 CASES = [
+    {"stride": 2, "H": 4, "W": 3, "k": 5, "padding": 2, "L": 1},
+    {"stride": 3, "padding": 0, "H": 6, "W": 7},
+    {"fold": False, "stride": 2, "L": 3, "weighted": False, "H": 3, "W": 4},
+    {"heads": 3, "d": 40, "L": 1, "H": 1, "W": 2},  # three programs a window
+    {"B": 2, "H": 2, "W": 2, "dtype": torch.bfloat16},
+    {"H": 2, "W": 3, "dtype": torch.float16, "stride": 2},
+]
+MORE_CASES = [
     {"B": 2, "H": 2},
     {"stride": 2, "H": 7, "W": 6, "k": 5, "padding": 2, "L": 1},
-    {"stride": 3, "padding": 0, "H": 6, "W": 7},
     {"fold": False, "stride": 2, "L": 3, "weighted": False},
     {"fold": False, "L": 2, "H": 3, "W": 3},
     {"L": 3, "heads": 3, "d": 5},
@@ -67,7 +74,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
+@pytest.mark.parametrize(
+    "case", [*CASES, *(pytest.param(c, marks=pytest.mark.slow) for c in MORE_CASES)], ids=label
+)
 def test_is_the_equation(interpreter, case):
     interpreter(check_equation, **case)
 

@@ -67,12 +67,18 @@ def check_equation(border, heads, window, **shape):
 
 
 CASES = [
+    {"heads": 2, "tables": 2, "d": 6, "layout": "nhwc", "border": "mask"},
+    {"content": False, "layout": "strided", "border": "zero"},
+    {"H": 13, "W": 11, "border": "zero"},  # two programs
+    {"H": 1, "W": 9, "position": False, "d": 5, "border": "mask"},
+    {"H": 2, "W": 3, "dtype": torch.bfloat16, "d": 16, "layout": "nhwc", "border": "zero"},
+    {"H": 2, "W": 2, "dtype": torch.float16, "d": 8, "border": "mask"},
+]
+MORE_CASES = [
     {"B": 2, "heads": 2, "tables": 2, "d": 6, "layout": "nhwc", "border": "mask"},
     {"layout": "strided", "border": "zero"},
     {"H": 2, "W": 3, "window": 5, "border": "mask"},
     {"H": 1, "W": 1, "border": "zero"},
-    {"H": 1, "W": 9, "border": "mask"},
-    {"H": 13, "W": 11, "border": "zero"},  # two programs
     {"H": 3, "W": 4, "d": 128, "layout": "nhwc", "border": "mask"},  # two programs
     {"content": False, "layout": "nhwc", "border": "zero"},
     {"position": False, "d": 5, "border": "mask"},
@@ -83,7 +89,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=label)
+@pytest.mark.parametrize(
+    "case", [*CASES, *(pytest.param(c, marks=pytest.mark.slow) for c in MORE_CASES)], ids=label
+)
 def test_is_the_equation(interpreter, case):
     interpreter(check_equation, **{"heads": 1, "window": 3, **case})
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from saccade.ops import triton
+from saccade.ops.triton import TILE, block, power_of_two
 
 
 @pytest.fixture
@@ -37,19 +38,13 @@ def test_needs_ampere(monkeypatch, capability, usable):
     assert triton.ready() == usable
 
 
-def check_tiles():
-    from saccade.ops.triton import TILE, block, power_of_two
-
+def test_tiles_have_one_size():
     for width in range(1, 129):
         D, pixels = power_of_two(width), block(width)
         assert width <= D < 2 * width
         assert pixels == power_of_two(pixels)
         assert D * pixels <= TILE
         assert D * pixels == TILE or pixels == 128
-
-
-def test_tiles_have_one_size(interpreter):
-    interpreter(check_tiles)
 
 
 def check_choice():
