@@ -175,10 +175,15 @@ def evaluate(
     *,
     data: Folder | None = None,
     split: Literal["val", "train", "tune"] = "val",
+    out: Folder | None = None,
+    batch: Count | None = None,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
-    """Count a trained model's figures over a set.
+    """Count a trained model's figures over a set, and write down what it gets wrong.
+
+    A folder eval in the run's own holds a page (confusion, precision over recall, the worst images
+    beside the truth), the figures of each class, the images' ids, and boxes as COCO results.
 
     Examples:
         saccade eval runs/quick
@@ -188,22 +193,39 @@ def evaluate(
         model: a run's folder, a saved model, or the name of one that comes with saccade
         data: the images; those of the run if left out
         split: which part of them; tune: what a run with data.tune chose its best model by
+        out: where the page and the files are written; RUN/eval if left out, and for a model that
+            is no run nothing is
+        batch: images at once; as many as the run evaluates if left out
         json: print JSON
         device: the best there is if left out
     """
     from saccade.engine import session
     from saccade.models.saved import located
+    from saccade.report import evaluation as report
 
     if located(model) is None:
         raise FileNotFoundError(f"eval: no run or model {model!r}; check the path")
     if data is None and not Path(model).is_dir():
         raise ValueError("eval: on which images? --data FOLDER")
-    metric = session.evaluate(model, data, split=split, device=device)
+    evaluation = session.evaluation(model, data, split=split, batch=batch, device=device)
+    metric = evaluation.metric
     figures = metric.compute()
     if not _is_first():
         return
+    folder = report.folder_of(model, data, split) if out is None else Path(out)
+    name = f"{Path(model).resolve().name} on {split} images" + (f" of {data}" if data else "")
+    try:
+        written = report.write(evaluation, folder, name).files if folder is not None else []
+    except OSError as error:
+        if out is not None:
+            raise
+        note(f"nothing is written ({error}); --out FOLDER says where else", "yellow")
+        written = []
     if json:
-        show_json({**_finite(figures), "unread": len(metric.unread), "warnings": metric.warnings})
+        show_json(
+            {**_finite(figures), "unread": len(metric.unread), "warnings": metric.warnings,
+             "files": [str(file) for file in written]}
+        )  # fmt: skip
         return
     for grid in _figures(figures), *_per_class(metric.tables()):
         show(grid)
@@ -211,6 +233,10 @@ def evaluate(
         note(sentence, "yellow")
     for name, why in list(metric.unread.items())[:1]:
         note(f"{len(metric.unread)} images cannot be read and are left out: {name} ({why}), ...")
+    if written:
+        say(f"look: {written[0]}; beside it {', '.join(file.name for file in written[1:])}")
+    elif folder is None:
+        note("--out FOLDER writes a page and files about it")
 
 
 def _finite(figures: dict[str, float]) -> dict[str, float | None]:

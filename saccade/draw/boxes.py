@@ -8,10 +8,13 @@ from PIL import Image, ImageDraw, ImageFont
 COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000",
 )  # fmt: skip
+FAULT = "#ff00ff"
 DARK = ("#f0e442", "#e69f00", "#56b4e9")  # colours on which letters are black
 
 
-def drawn(photo: Image.Image, boxes: Any, classes: Sequence[str]) -> Image.Image:
+def drawn(
+    photo: Image.Image, boxes: Any, classes: Sequence[str], faults: Sequence[str] = ()
+) -> Image.Image:
     """The picture with a frame and a label for each box; the surest lies on top.
 
     Args:
@@ -19,6 +22,8 @@ def drawn(photo: Image.Image, boxes: Any, classes: Sequence[str]) -> Image.Image
         boxes: tensors `boxes` (x0 y0 x1 y1 in the picture's pixels), `labels` and `scores`; boxes
             without scores (None), such as those of an annotation, get their name alone
         classes: the names that labels stand for
+        faults: for each box a word about what is wrong with it, empty if nothing is; none at all
+            if nobody knows. Faulty boxes have a colour of their own
     """
     sheet = photo.copy()
     pen = ImageDraw.Draw(sheet)
@@ -26,12 +31,14 @@ def drawn(photo: Image.Image, boxes: Any, classes: Sequence[str]) -> Image.Image
     width = max(2, round(short / 200))
     font = ImageFont.load_default(size=max(11, round(short / 28)))
     scores = [None] * len(boxes.boxes) if boxes.scores is None else boxes.scores.tolist()
-    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), scores, strict=True)
-    for (x0, y0, x1, y1), label, score in reversed(list(rows)):
-        colour = COLOURS[label % len(COLOURS)]
+    words = list(faults) or [""] * len(scores)
+    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), scores, words, strict=True)
+    for (x0, y0, x1, y1), label, score, word in reversed(list(rows)):
+        colour = FAULT if word else COLOURS[label % len(COLOURS)]
         frame = x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)
         pen.rectangle(frame, outline=colour, width=width)
         text = classes[label] if score is None else f"{classes[label]} {100 * score:.0f}%"
+        text = f"{word}: {text}" if word else text
         _label(pen, text, x0, y0, colour, font, sheet.size)
     return sheet
 

@@ -32,6 +32,7 @@ from saccade.tasks.task import Metric, Task
 
 Watch = Callable[[], Any]  # a Watcher to be used in a with-statement
 PREPARED = 64  # images in a batch that a task looks at before its first step
+AT_ONCE = 64  # images in a batch that is evaluated
 
 
 def train(
@@ -405,22 +406,37 @@ def untrained(name: str) -> LoadedModel | None:
     return LoadedModel(definition, task, fresh.test, classes, {}, fresh.settings)
 
 
-def evaluate(
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What was counted of a trained model over a set."""
+
+    metric: Metric
+    images: Any
+    """The set, with labels in the order of the model's classes."""
+    model: LoadedModel
+
+
+def evaluate(model: str | Path, data: str | None = None, **options: Any) -> Metric:
+    """Count a trained model's figures over a set; arguments are those of `evaluation`."""
+    return evaluation(model, data, **options).metric
+
+
+def evaluation(
     model: str | Path,
     data: str | None = None,
     *,
     split: str = "val",
-    batch: int = 64,
+    batch: int | None = None,
     device: str | None = None,
-) -> Metric:
-    """Count a trained model's figures over a set, whose classes are matched by name.
+) -> Evaluation:
+    """A trained model's figures over a set, whose classes are matched by name.
 
     Args:
         model: a run's folder, a saved model, or the name of one that comes with saccade
         data: the images; if None, or if they are the run's own, those that the run held out
         split: "val", "train" for the images that the run learnt from, or "tune" for those that it
             chose its best model by, where these are not the validation set (`data.tune`)
-        batch: images at once
+        batch: images at once; if None, as many as the run evaluates, or else 64
         device: cpu or cuda; the best there is if None
     """
     with distributed.process_group(device) as group:
@@ -432,13 +448,17 @@ def evaluate(
             images = definition.every(data, classes)
         else:
             images = _part(definition.find(data, Data(), 0), split)
+        warnings = tuple(getattr(images, "warnings", ()))
+        images = definition.align(images, classes)
+        if batch is None:
+            is_run = (Path(model) / "recipe.json").is_file()
+            batch = Run.open(model).recipe.loop.batch if is_run else AT_ONCE
         loader = make.unaugmented(
-            definition, one.test, definition.align(images, classes), one.task.net, group, batch,
-            make.workers(Data(), group),
-        )  # fmt: skip
+            definition, one.test, images, one.task.net, group, batch, make.workers(Data(), group)
+        )
         metric = count(one.task, loader, group)
-        metric.warnings = tuple(getattr(images, "warnings", ()))
-        return metric
+        metric.warnings = warnings
+        return Evaluation(metric, images, one)
 
 
 def _part(splits: Splits, split: str) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 from saccade import tasks
 from saccade.recipes import book
 from saccade.report.summary import Summary, confused, flat, setting
+from saccade.report.tables import Tables
 from saccade.tasks.figures import formatted, label_of
 
 MOST_BAD = 200
@@ -61,23 +62,36 @@ ul { padding-left: 1.2rem; margin: .3rem 0 }
 
 def page(summary: Summary, pictures: Mapping[str, bytes], notes: Iterable[str] = ()) -> str:
     """The whole page; `notes` say what is missing and why."""
-    run, own = summary.run, summary.pictures
+    run = summary.run
     title = f"{run.name}: {run.recipe.model.name} on {run.data}"
+    best = "Of the best evaluation, whose model was saved."
     parts = [
         _head(summary, title),
         *(f'<p class="soft">{escape(note)}</p>' for note in notes),
-        _section("Evaluations", _evaluations(summary)),
-        _section("Curves", _picture("curves", pictures)),
-        _section("Confusion", _confusion(summary, pictures)),
-        _section("Classes", _picture("classes", pictures) + _per_class(summary)),
-        _section("Precision over recall", _picture("precision", pictures)),
-        *(_section(title, _examples(rows)) for title, rows in summary.examples.items()),
-        *(_section(one.title, _picture(one.name, pictures, one.caption)) for one in own),
-        _section("Go on", _commands(summary)),
-        _section("Images that could not be read", _bad(summary)),
-        _section("Recipe as resolved", _recipe(summary)),
-        _section("Environment", _words(summary.environment.items())),
+        section("Evaluations", _evaluations(summary)),
+        section("Curves", _picture("curves", pictures)),
+        *of_tables(summary.tables, pictures, best),
+        section("Go on", _commands(summary)),
+        section("Images that could not be read", _bad(summary)),
+        section("Recipe as resolved", _recipe(summary)),
+        section("Environment", _words(summary.environment.items())),
     ]
+    return document(title, parts)
+
+
+def of_tables(tables: Tables, pictures: Mapping[str, bytes], sentence: str = "") -> list[str]:
+    """The sections about what an evaluation left beside its figures."""
+    return [
+        section("Confusion", _confusion(tables, pictures, sentence)),
+        section("Classes", _picture("classes", pictures) + _per_class(tables)),
+        section("Precision over recall", _picture("precision", pictures)),
+        *(section(title, _examples(rows)) for title, rows in tables.examples.items()),
+        *(section(one.title, _picture(one.name, pictures, one.caption)) for one in tables.pictures),
+    ]
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A page of these parts, all of them HTML; empty ones are left out."""
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">\n'
@@ -113,7 +127,8 @@ def _head(summary: Summary, title: str) -> str:
     return "\n".join(lines)
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
+    """A part with a heading; nothing if it is empty."""
     return f"<section><h2>{escape(title)}</h2>\n{body}</section>" if body else ""
 
 
@@ -145,8 +160,8 @@ def _picture(name: str, pictures: Mapping[str, bytes], caption: str = "") -> str
     return f'<img src="data:image/png;base64,{data}" alt="{alt}">'
 
 
-def _confusion(summary: Summary, pictures: Mapping[str, bytes]) -> str:
-    matrix, classes = summary.table
+def _confusion(tables: Tables, pictures: Mapping[str, bytes], sentence: str) -> str:
+    matrix, classes = tables.confusion
     if not matrix:
         return ""
     pairs = confused(matrix, classes, most=10)
@@ -154,17 +169,15 @@ def _confusion(summary: Summary, pictures: Mapping[str, bytes]) -> str:
         f"<li>{escape(p.truth)} taken for {escape(p.guess)}: {p.times} of {p.of}</li>"
         for p in pairs
     )
-    sentence = (
-        f"<p>Most confused:</p><ul>{items}</ul>" if items else "<p>No image was confused.</p>"
-    )
+    most = f"<p>Most confused:</p><ul>{items}</ul>" if items else "<p>Nothing was confused.</p>"
     drawn = _picture("confusion", pictures)
-    sure = "Of the best evaluation, whose model was saved."
-    return f'<p class="soft">{sure}</p>{drawn}\n{sentence}'
+    about = f"{sentence} {tables.about_confusion}".strip()
+    return f'<p class="soft">{escape(about)}</p>{drawn}\n{most}'
 
 
-def _per_class(summary: Summary) -> str:
+def _per_class(tables: Tables) -> str:
     """A table beneath the bars."""
-    rows = [row for row in summary.tables.get("per_class") or [] if isinstance(row, dict)]
+    rows = tables.per_class
     if not rows:
         return ""
     heads = list(rows[0])

@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from saccade.report.summary import Summary, confused
-from saccade.tasks.figures import formatted, label_of, unit_of
+from saccade.tasks.figures import FIGURES, formatted, label_of, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 INK = "#7d7d7d"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 STYLES = ("-", "--", ":", "-.")
+TERM_COLOURS = COLOURS[2:]
+FAR_APART = 8  # how many times the smallest loss the largest is, on a logarithmic axis
+MOST_SCORES = 5  # figures that are drawn; all are in the table
 LIMIT = 2000  # points of a raw curve; more cannot be told apart
 NUMBERED = 40  # classes up to which cells carry a number
 ROW = 0.24  # inches for a bar
@@ -50,33 +53,55 @@ def curves(summary: Summary) -> bytes:
 
 
 def _losses(axis: "Axes", summary: Summary) -> None:
+    """The training loss, its terms and the validation loss; nothing lies beyond the axes.
+
+    Terms of very different sizes stand on a logarithmic axis.
+    """
     at, total = _along(summary, lambda line: sum(line["loss"].values()))
+    seen = [total]
     if len(at):
         some = slice(None, None, math.ceil(len(at) / LIMIT))
         axis.plot(at[some], total[some], color=COLOURS[0], lw=0.8, alpha=0.45)
         axis.plot(at, smoothed(total), color=COLOURS[0], lw=1.8, label="training")
     terms = list(summary.steps[-1]["loss"]) if summary.steps else []
-    for name, colour in zip(terms if len(terms) > 1 else [], COLOURS[2:], strict=False):
+    several = terms if len(terms) > 1 else []
+    for i, name in enumerate(several):
         at, term = _along(summary, lambda line, name=name: line["loss"].get(name, math.nan))
-        axis.plot(at, smoothed(term), color=colour, lw=1.2, ls="--", label=_safe(label_of(name)))
+        colour, style = TERM_COLOURS[i % len(TERM_COLOURS)], STYLES[1 + i // len(TERM_COLOURS) % 3]
+        label = _safe(label_of(name))
+        axis.plot(at, smoothed(term), color=colour, lw=1.2, ls=style, label=label)
+        seen.append(smoothed(term))
     epochs, values = _evaluated(summary, "loss")
     if np.isfinite(values).any():
         axis.plot(epochs, values, color=COLOURS[1], lw=1.8, marker="o", ms=4, label="validation")
+        seen.append(values)
     _label(axis, "loss")
     _legend(axis)
-    seen = np.concatenate([total, values])
-    seen = seen[np.isfinite(seen)]
-    if len(seen):  # one spike does not flatten the rest
-        low, most, high = seen.min(), np.percentile(seen, 99), seen.max()
-        high = most if high - low > 2 * (most - low) > 0 else high
-        room = 0.05 * (high - low) or 0.1
-        axis.set_ylim(low - room, high + room)
+    parts = [part[np.isfinite(part)] for part in seen]
+    if any(len(part) for part in parts):
+        _limits(axis, [part for part in parts if len(part)], logarithmic=bool(several))
     else:
         _nothing(axis)
 
 
+def _limits(axis: "Axes", parts: Sequence[np.ndarray], logarithmic: bool) -> None:
+    """An axis that holds all curves; one spike of the first, the raw loss, does not flatten it."""
+    low = min(part.min() for part in parts)
+    most, high = np.percentile(parts[0], 99), parts[0].max()
+    least = parts[0].min()
+    high = most if high - least > 2 * (most - least) > 0 else high
+    high = max([high, *(part.max() for part in parts[1:])])
+    if logarithmic and low > 0 and high / low > FAR_APART:
+        axis.set_yscale("log")
+        room = (high / low) ** 0.05
+        axis.set_ylim(low / room, high * room)
+        return
+    room = 0.05 * (high - low) or 0.1
+    axis.set_ylim(low - room, high + room)
+
+
 def _scores(axis: "Axes", summary: Summary) -> None:
-    names = [name for name in summary.figures if name not in ("images", "loss")]
+    names = _important(summary)
     for i, name in enumerate(names):
         epochs, values = _evaluated(summary, name)
         if np.isfinite(values).any():
@@ -100,6 +125,13 @@ def _scores(axis: "Axes", summary: Summary) -> None:
         )
     _label(axis, f"validation{_unit(summary.figure)}")
     _legend(axis)
+
+
+def _important(summary: Summary) -> list[str]:
+    """The figures that are drawn: those that the task has declared, or else the first few."""
+    names = [name for name in summary.figures if name not in ("images", "loss")]
+    declared = [name for name in names if name in FIGURES]
+    return (declared if summary.figure in declared else names)[:MOST_SCORES]
 
 
 # -- confusion ------------------------------------------------------------------------------
@@ -307,19 +339,25 @@ def _unit(name: str) -> str:
 # -- boxes ----------------------------------------------------------------------------------
 
 
-def precision(curves: dict[str, list[float]]) -> bytes:
-    """Precision over recall, a line for each way to judge an overlap."""
-    figure = _sheet(6.0, 4.2)
-    axis = figure.subplots()
-    for (name, values), colour, style in zip(curves.items(), COLOURS, STYLES, strict=False):
-        recalls = np.linspace(0, 1, len(values))
-        area = float(np.mean(values)) if values else math.nan
-        label = _safe(f"{name}: AP {100 * area:.1f}")
-        axis.plot(recalls, _finite(values), color=colour, ls=style, lw=1.8, label=label)
-    _label(axis, "precision", x="recall")
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1.02)
-    _legend(axis)
+def precision(curves: dict[str, list[float]], classes: dict[str, list[float]]) -> bytes:
+    """Precision over recall: a line for each way to judge an overlap, and for each class."""
+    panels = [curves, classes] if len(classes) > 1 else [curves]
+    figure = _sheet(6.0 * len(panels), 4.2)
+    axes = np.atleast_1d(figure.subplots(1, len(panels)))
+    for axis, lines, what in zip(axes, panels, ("all classes", "overlap .50"), strict=False):
+        for i, (name, values) in enumerate(lines.items()):
+            recalls = np.linspace(0, 1, len(values))
+            area = float(np.mean(values)) if values else math.nan
+            axis.plot(
+                recalls, _finite(values), color=COLOURS[i % len(COLOURS)], lw=1.8,
+                ls=STYLES[(i if lines is curves else i // len(COLOURS)) % len(STYLES)],
+                label=_safe(f"{_short(name, 24)}: AP {100 * area:.1f}"),
+            )  # fmt: skip
+        _label(axis, "precision", x="recall")
+        axis.set_title(what, fontsize=10, loc="left", color=INK)
+        axis.set_xlim(0, 1)
+        axis.set_ylim(0, 1.02)
+        _legend(axis)
     return _png(figure)
 
 

@@ -4,11 +4,9 @@ The figure that a task is judged by is the first it computes, larger is better. 
 here may stem from a run that was killed: a missing or torn file is an empty one.
 """
 
-import base64
 import heapq
 import json
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,23 +17,11 @@ from saccade.engine.run import Run
 from saccade.recipes import book
 from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe
+from saccade.report.tables import Tables
 from saccade.tasks.figures import formatted, label_of
 
 Line = dict[str, Any]
-BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 POINTS = 4000  # of a curve that is drawn; more cannot be told apart
-
-
-class Picture(NamedTuple):
-    """A picture that a metric drew itself."""
-
-    name: str
-    caption: str
-    png: bytes
-
-    @property
-    def title(self) -> str:
-        return self.name.replace("_", " ").capitalize()
 
 
 class Pair(NamedTuple):
@@ -106,45 +92,9 @@ class Summary:
         return max(first["step"] / max(first["epoch"], 1), 1)
 
     @cached_property
-    def table(self) -> tuple[list[list[int]], list[str]]:
-        """The confusion matrix (row: the truth) and its classes; empty where none was kept."""
-        matrix, classes = self.tables.get("confusion"), self.tables.get("classes")
-        return (matrix, classes) if matrix and classes else ([], [])
-
-    @cached_property
-    def tables(self) -> dict[str, Any]:
-        """What the best evaluation left beside its figures: tables, and pictures in base64."""
-        return _read(self.run.folder / "tables.json")
-
-    @property
-    def examples(self) -> dict[str, list[tuple[str, str]]]:
-        """Captions and JPEGs in base64 of images to look at, by what they have in common.
-
-        A run may come from a stranger: what is no base64 is left out.
-        """
-        groups = self.tables.get("examples", {})
-        if not isinstance(groups, dict):
-            return {}
-        return {
-            str(title)[:100]: [
-                (str(row.get("caption", ""))[:200], row["jpeg"])
-                for row in rows
-                if isinstance(row, dict) and BASE64.fullmatch(str(row.get("jpeg", "")))
-            ]
-            for title, rows in groups.items()
-            if isinstance(rows, list)
-        }
-
-    @property
-    def pictures(self) -> list[Picture]:
-        """What the task's metric drew, apart from its tables."""
-        pictures = []
-        for name, entry in self.tables.get("pictures", {}).items():
-            about = entry if isinstance(entry, dict) else {"png": entry}  # as older runs have it
-            safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
-            caption = about.get("caption", name.replace("_", " "))
-            pictures.append(Picture(safe, caption, base64.b64decode(about["png"])))
-        return pictures
+    def tables(self) -> Tables:
+        """What the best evaluation left beside its figures."""
+        return Tables(_read(self.run.folder / "tables.json"))
 
     @property
     def environment(self) -> dict[str, Any]:

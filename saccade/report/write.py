@@ -12,7 +12,7 @@ write(summary)    all of it, now
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from saccade.engine.run import Run
 from saccade.report import plots
 from saccade.report.page import page
 from saccade.report.summary import Summary
+from saccade.report.tables import Tables
 
 SHARE = 0.02  # of a run's time, which its reports may take
 UNDRAWN = "no pictures: matplotlib is not installed; pip install 'saccade[viz]'"
@@ -60,8 +61,19 @@ class Reporter:
 
 def write(summary: Summary) -> Written:
     """Draw a run's pictures and write its page; a picture that fails is left out with a reason."""
-    folder, pictures, paths, sentences = summary.run.folder, {}, [], []
-    for name, make in _pictures(summary).items():
+    folder = summary.run.folder
+    all_drawings = {"curves": lambda: plots.curves(summary), **drawings(summary.tables)}
+    pictures, paths, sentences = drawn(all_drawings, folder)
+    text = page(summary, pictures, sentences)
+    return Written([files.write(folder / "report.html", text.encode()), *paths], sentences)
+
+
+def drawn(
+    drawings: Mapping[str, Callable[[], bytes]], folder: Path
+) -> tuple[dict[str, bytes], list[Path], list[str]]:
+    """Drawings as PNGs in a folder: what was drawn, the files, and a sentence for each failure."""
+    pictures, paths, sentences = {}, [], []
+    for name, make in drawings.items():
         try:
             pictures[name] = make()
             paths.append(files.write(folder / f"{name}.png", pictures[name]))
@@ -69,22 +81,22 @@ def write(summary: Summary) -> Written:
             sentences = [UNDRAWN]
         except Exception as error:
             sentences.append(f"no {name}.png: {_why(error)}")
-    text = page(summary, pictures, sentences)
-    return Written([files.write(folder / "report.html", text.encode()), *paths], sentences)
+    return pictures, paths, sentences
 
 
-def _pictures(summary: Summary) -> dict[str, Callable[[], bytes]]:
-    drawings: dict[str, Callable[[], bytes]] = {"curves": lambda: plots.curves(summary)}
-    matrix, classes = summary.table
+def drawings(tables: Tables) -> dict[str, Callable[[], bytes]]:
+    """What can be drawn of the tables of an evaluation, by the names of the files."""
+    drawings: dict[str, Callable[[], bytes]] = {}
+    matrix, classes = tables.confusion
     if matrix:
         drawings["confusion"] = lambda: plots.confusion(matrix, classes)
-    rows = summary.tables.get("per_class")
-    if rows:
-        drawings["classes"] = lambda: plots.classes(rows)
-    curves = summary.tables.get("precision")
-    if curves:
-        drawings["precision"] = lambda: plots.precision(curves)
-    for picture in summary.pictures:
+    if tables.per_class:
+        drawings["classes"] = lambda: plots.classes(tables.per_class)
+    if tables.precision:
+        drawings["precision"] = lambda: plots.precision(
+            tables.precision, tables.precision_of_classes
+        )
+    for picture in tables.pictures:
         drawings.setdefault(picture.name, lambda png=picture.png: png)
     return drawings
 

@@ -44,6 +44,22 @@ def test_pictures_and_results(run, place, monkeypatch):
     assert "slab" in out, "a row for each class"
 
 
+def test_eval_writes_down_what_is_wrong(run, place, monkeypatch):
+    monkeypatch.chdir(place)
+    code, out = run("eval", "runs/detect", "--batch", "2")
+    assert code == 0, out
+    assert "look: runs/detect/eval/report.html" in out
+    assert {"report.html", "results.json", "truth.json", "images.json", "confusion.png"} <= {
+        file.name for file in (place / "runs/detect/eval").iterdir()
+    }
+    model = "runs/detect/model.safetensors"
+    code, out = run("eval", model, "--data", "things", "--out", "told", "--json")
+    assert code == 0, out
+    assert json.loads(out)["files"][0] == "told/report.html"
+    code, out = run("eval", model, "--data", "things")
+    assert "--out FOLDER writes" in out
+
+
 def test_every_picture_has_an_id_of_its_own(run, place, monkeypatch):
     monkeypatch.chdir(place)
     photo = Image.open("things/images/val/001.png")

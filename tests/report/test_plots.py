@@ -53,6 +53,54 @@ def test_curves_say_what_they_show(tmp_path, texts):
         assert word in texts
 
 
+@pytest.fixture
+def axes(monkeypatch):
+    """The axes that are drawn, top to bottom."""
+    drawn = []
+    monkeypatch.setattr(plots, "_png", lambda figure: drawn.extend(figure.axes) or b"")
+    return drawn
+
+
+def test_every_loss_lies_within_the_axes(tmp_path, axes):
+    """Also a term that becomes much smaller than the sum, and a single spike does not count."""
+    run = written(tmp_path, terms=("classes", "boxes"))
+    lines = run.lines("steps.jsonl")
+    (tmp_path / "steps.jsonl").unlink()
+    for i, line in enumerate(lines):
+        line["loss"] = {"classes": 2.0 / (1 + i), "boxes": 1000.0 if i == 30 else 1.5}
+        run.write(line, "steps.jsonl")
+    plots.curves(Summary.of(run))
+    losses = axes[0]
+    low, _ = losses.get_ylim()
+    for line in losses.get_lines()[1:]:
+        values = line.get_ydata()
+        assert len(values), line.get_label()
+        assert low <= np.nanmin(values), line.get_label()
+    assert losses.get_yscale() == "log"
+    names = [line.get_label() for line in losses.get_lines()]
+    assert [name for name in names if not name.startswith("_")] == [
+        "training", "classes", "boxes", "validation",
+    ]  # fmt: skip
+
+
+def test_one_loss_stands_on_a_plain_axis(tmp_path, axes):
+    plots.curves(Summary.of(written(tmp_path)))
+    assert axes[0].get_yscale() == "linear"
+
+
+def test_few_figures_are_drawn(tmp_path, axes):
+    from saccade.tasks.detect.average_precision import FIGURES
+
+    boxes = {name: float(i) for i, name in enumerate(FIGURES)}
+    plots.curves(Summary.of(written(tmp_path / "boxes", figures=lambda _: boxes)))
+    drawn = [line.get_label() for line in axes[1].get_lines()]
+    assert [name for name in drawn if not name.startswith("_")] == ["AP", "AP50", "AP75", "AR100"]
+    axes.clear()
+    unknown = {f"own {i}": float(i) for i in range(9)}
+    plots.curves(Summary.of(written(tmp_path / "own", figures=lambda _: unknown)))
+    assert len([line for line in axes[1].get_lines() if line.get_label()[0] != "_"]) == 5
+
+
 @pytest.mark.parametrize(
     ("epochs", "figures"),
     [
@@ -154,8 +202,13 @@ def test_absent_classes_and_odd_names():
 
 def test_precision_over_recall(texts):
     curves = {"mean of .50 to .95": [1.0, 0.5, 0.0], "overlap .50": [1.0, 1.0, 0.7]}
-    png = plots.precision(curves)
-    assert Image.open(io.BytesIO(png)).width > 300
+    png = plots.precision(curves, {"cat": [1.0, 0.5]})
+    one = Image.open(io.BytesIO(png)).width
+    assert one > 300
     drawn = " ".join(texts)
     assert "overlap .50: AP 90.0" in drawn
     assert "recall" in drawn
+    assert "cat" not in drawn, "a single class is the mean of all"
+    png = plots.precision(curves, {f"cat {i}": [1.0, 0.5 + i / 20] for i in range(10)})
+    assert Image.open(io.BytesIO(png)).width > 1.8 * one
+    assert "cat 9: AP 97.5" in texts

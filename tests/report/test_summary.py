@@ -64,7 +64,7 @@ def test_torn_and_missing_files_are_empty_ones(tmp_path):
     write_json(tmp_path / "baseline.json", {"name": "guessing", "top1": NAN})
     write_json(tmp_path / "bad.json", ["no", "mapping"])
     one = Summary.of(run)
-    assert one.table == ([], [])
+    assert one.tables.confusion == ([], [])
     assert one.environment == one.bad == {}
     assert one.baseline is None
 

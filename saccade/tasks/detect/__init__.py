@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from PIL import Image
 
 from saccade.data import boxes
@@ -13,10 +14,11 @@ from saccade.recipes.detect import BoxAugment, BoxTest, Detr, RetinaNet
 from saccade.recipes.recipe import Recipe
 from saccade.tasks.answers import BoxAnswer
 from saccade.tasks.definition import TaskDefinition
-from saccade.tasks.detect import network
+from saccade.tasks.detect import mistakes, network
 from saccade.tasks.detect.task import Detect, Detections
 from saccade.tasks.figures import Figure
 
+LEGIBLE = 256  # pixels of a short side on which names of boxes can be read
 SIDE = 96  # pixels of a blank image: enough for every level of a pyramid
 
 
@@ -39,8 +41,27 @@ def _answer(task: Detect, boxes: Detections, photo: Image.Image, name: str) -> B
 
 
 def _example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: Any) -> Image.Image:
+    """The true boxes, those missed marked, beside the sure ones, those that are wrong marked."""
     truth = SimpleNamespace(boxes=target["boxes"], labels=target["labels"], scores=None)
-    return beside(drawn(photo, truth, task.classes), answer.draw())
+    guess = SimpleNamespace(
+        boxes=torch.from_numpy(answer.boxes), labels=torch.from_numpy(answer.numbers),
+        scores=torch.from_numpy(answer.scores),
+    )  # fmt: skip
+    pairs = mistakes.paired(
+        truth.boxes, truth.labels, target["crowd"], guess.boxes, guess.labels, guess.scores
+    )
+    missed, wrong = pairs.faults(truth.labels, guess.labels)
+    missed &= ~target["crowd"]
+    sure = guess.scores >= mistakes.SURE
+    chosen = SimpleNamespace(**{key: value[sure] for key, value in vars(guess).items()})
+    factor = max(1, LEGIBLE // min(photo.size))
+    photo = photo.resize((factor * photo.width, factor * photo.height))
+    truth.boxes, chosen.boxes = factor * truth.boxes, factor * chosen.boxes
+    words = [mistakes.MISSED if one else "" for one in missed.tolist()]
+    signs = [mistakes.WRONG if one else "" for one in wrong[sure].tolist()]
+    return beside(
+        drawn(photo, truth, task.classes, words), drawn(photo, chosen, task.classes, signs)
+    )
 
 
 TASK = TaskDefinition(
@@ -60,7 +81,7 @@ TASK = TaskDefinition(
     network=network.build,
     task=network.task,
     example_sides=_sides,
-    figures={name: Figure(name, "%") for name in ("AP", "AP50", "AP75")},
+    figures={name: Figure(name, "%") for name in ("AP", "AP50", "AP75", "AR100")},
     command="detect",
     hub_tag="object-detection",
     untrained=network.untrained,

@@ -19,10 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from saccade.tasks.detect import mistakes
 from saccade.tasks.task import Metric
 
 FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
-MOST = 6  # images that are named
+MOST = 12  # images that are named
+MOST_CURVES = 12  # classes with a curve of their own: those of the most boxes
+ABOUT = (
+    f"Predicted boxes of a score of {mistakes.SURE:g} or more, paired with true ones that they "
+    f"overlap by {mistakes.OVERLAP:g} or more. Taken for {mistakes.BACKGROUND}: missed. "
+    f"{mistakes.BACKGROUND.capitalize()} taken for a class: a box of nothing."
+)
 Predict = Callable[[dict[str, Any], list[tuple[int, int]]], Sequence[Any]]
 
 
@@ -57,6 +64,7 @@ class AveragePrecision(Metric):
                     "classes": _plain(target["labels"][i], torch.int64),
                     "crowd": _plain(target["crowd"][i], torch.bool),
                     "area": _plain(target["area"][i], torch.float32),
+                    "size": torch.tensor(originals[i]),
                 },
             )
         self._counted = None
@@ -75,15 +83,17 @@ class AveragePrecision(Metric):
         return {**figures, "images": len(self.seen)}
 
     def tables(self) -> dict[str, Any]:
-        """AP of each class; precision over recall; images to look at.
+        """AP of each class; precision over recall; what is taken for what; images to look at.
 
-        AP is None for a class that the truth does not have.
+        AP is None for a class that the truth does not have. `precision`, `recall` and `score` of a
+        class are those at the score where their harmonic mean (F1) is largest, at an overlap of .5.
         """
-        precision = self._evaluated().eval["precision"][
-            :, :, :, 0, -1
-        ]  # overlaps, recalls, classes
+        evaluated = self._evaluated().eval
+        precision, scores = (evaluated[k][:, :, :, 0, -1] for k in ("precision", "scores"))
+        # of both: overlaps, recalls, classes
+        images = [self.seen[key] for key in sorted(self.seen)]
         boxes = np.zeros(len(self.classes), np.int64)
-        for one in self.seen.values():
+        for one in images:
             boxes += np.bincount(one["classes"][~one["crowd"]], minlength=len(boxes))
         return {
             "per_class": [
@@ -91,6 +101,7 @@ class AveragePrecision(Metric):
                     "class": name,
                     "AP": _mean(precision[..., c]),
                     "AP50": _mean(precision[0, :, c]),
+                    **_best_point(precision[0, :, c], scores[0, :, c]),
                     "boxes": int(boxes[c]),
                 }
                 for c, name in enumerate(self.classes)
@@ -103,16 +114,22 @@ class AveragePrecision(Metric):
                     ("overlap .75", precision[5:6]),
                 )
             },
-            "examples": {"The truth, and what was predicted": self._examples()},
+            "precision_of_classes": {
+                self.classes[c]: _curve(precision[:1, :, c : c + 1])
+                for c in sorted(np.argsort(-boxes, kind="stable")[:MOST_CURVES].tolist())
+                if boxes[c]
+            },
+            "confusion": mistakes.confusion(images, len(self.classes)),
+            "classes": [*self.classes, mistakes.BACKGROUND],
+            "about_confusion": ABOUT,
+            "examples": {"The worst images: the truth, and what was predicted": self._examples()},
         }
 
     def _examples(self) -> list[dict[str, Any]]:
-        """The first images that hold anything."""
-        keys = [k for k in sorted(self.indices) if len(self.seen[k]["truth"])][:MOST]
-        return [
-            {"index": self.indices[k], "caption": f"{len(self.seen[k]['truth'])} boxes in truth"}
-            for k in keys
-        ]
+        """The images with the most boxes that are missed or predicted wrongly."""
+        faults = {key: mistakes.fault(self.seen[key]) for key in self.indices}
+        worst = sorted(faults, key=lambda key: (faults[key].order, key))[:MOST]
+        return [{"index": self.indices[k], "caption": faults[k].caption} for k in worst]
 
     def results(self) -> list[dict[str, Any]]:
         """What was found, as COCO's result format has it: the annotation file's category ids."""
@@ -127,10 +144,35 @@ class AveragePrecision(Metric):
             for box in _coco_results(key, self.seen[key])
         ]
 
+    def annotations(self, name: Callable[[int], str]) -> dict[str, Any]:
+        """What there was to find, as a COCO json that `results` can be counted against.
+
+        Args:
+            name: of an image, by its place in the set
+        """
+        boxes = _numbered([box for key in sorted(self.seen) for box in _truth(key, self.seen[key])])
+        for box in boxes:
+            box["category_id"] = self.ids[box["category_id"]]
+        return {
+            "images": [
+                {"id": key, "file_name": name(self.indices[key]), **_sides(self.seen[key])}
+                for key in sorted(self.indices)
+            ],
+            "annotations": boxes,
+            "categories": [
+                {"id": i, "name": name} for i, name in zip(self.ids, self.classes, strict=True)
+            ],
+        }
+
     def _evaluated(self) -> Any:
         if self._counted is None:
             self._counted = _evaluated(self.seen, len(self.classes))
         return self._counted
+
+
+def _sides(one: dict[str, Tensor]) -> dict[str, int]:
+    height, width = one["size"].tolist()
+    return {"width": width, "height": height}
 
 
 def _plain(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -141,6 +183,21 @@ def _curve(precision: np.ndarray) -> list[float | None]:
     """Precision at each of 101 recalls, over overlaps and the classes that there are."""
     known = precision[:, :, (precision > -1).any((0, 1))]
     return known.mean((0, 2)).tolist() if known.size else []
+
+
+def _best_point(precision: np.ndarray, scores: np.ndarray) -> dict[str, float | None]:
+    """Precision and recall in percent, and the score, where F1 is largest; None if unknown."""
+    if not (precision > -1).any():
+        return dict.fromkeys(("precision", "recall", "score"))
+    recall = np.linspace(0, 1, len(precision))
+    f1 = 2 * precision * recall / np.maximum(precision + recall, 1e-12)
+    at = int(f1.argmax())
+    if f1[at] <= 0:
+        return {"precision": 0.0, "recall": 0.0, "score": None}
+    return {
+        "precision": 100 * float(precision[at]), "recall": 100 * float(recall[at]),
+        "score": float(scores[at]),
+    }  # fmt: skip
 
 
 def _mean(precision: np.ndarray) -> float | None:
