@@ -18,7 +18,7 @@ BACKGROUND = "background"
 MISSED, WRONG = "missed", "wrong"
 
 
-class Pairs(NamedTuple):
+class Partners(NamedTuple):
     """Of one image: for each true box its predicted one, and the other way; -1 for none."""
 
     truth: Int64[Tensor, "n"]
@@ -51,13 +51,13 @@ def paired(
     boxes: Float[Tensor, "m 4"],
     labels: Int64[Tensor, "m"],
     scores: Float[Tensor, "m"],
-) -> Pairs:
+) -> Partners:
     """Which predicted box stands for which true one."""
     n, m = len(truth), len(boxes)
     counted = (scores >= SURE) & boxes.isfinite().all(1)
     mine, theirs = torch.full((n,), -1), torch.full((m,), -1)
     if not n or not m:
-        return Pairs(mine, theirs, counted)
+        return Partners(mine, theirs, counted)
     overlap = box_iou(truth, boxes)
     overlap[crowd], overlap[:, ~counted] = 0.0, 0.0
     alike = classes[:, None] == labels
@@ -69,7 +69,7 @@ def paired(
                 mine[i], theirs[j] = j, i
     if crowd.any():  # a crowd holds a box whose larger part lies in it
         counted = counted & ((theirs >= 0) | ~_within(boxes, truth[crowd]))
-    return Pairs(mine, theirs, counted)
+    return Partners(mine, theirs, counted)
 
 
 def _within(boxes: Float[Tensor, "m 4"], crowds: Float[Tensor, "k 4"]) -> Bool[Tensor, "m"]:
@@ -78,7 +78,7 @@ def _within(boxes: Float[Tensor, "m 4"], crowds: Float[Tensor, "k 4"]) -> Bool[T
     return (sides.prod(2) >= OVERLAP * box_area(boxes)[:, None]).any(1)
 
 
-def of_image(one: dict[str, Tensor]) -> Pairs:
+def of_image(one: dict[str, Tensor]) -> Partners:
     """The pairs of an image as the metric keeps it."""
     return paired(*(one[key] for key in ("truth", "classes", "crowd", "boxes", "labels", "scores")))
 
@@ -96,7 +96,7 @@ def confusion(images: list[dict[str, Tensor]], classes: int) -> list[list[int]]:
     return matrix.tolist()
 
 
-def _extra(pairs: Pairs) -> Bool[Tensor, "m"]:
+def _extra(pairs: Partners) -> Bool[Tensor, "m"]:
     """Predicted boxes of nothing; their -1 is the last of a list."""
     return pairs.counted & (pairs.guess < 0)
 
