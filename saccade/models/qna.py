@@ -22,10 +22,10 @@ from torch import nn
 
 from saccade.layers import flax, window
 from saccade.layers import qna as layers
-from saccade.layers.block import Block
+from saccade.layers.block import Block, SEBasicBlock
 from saccade.layers.qna import LearnedQueryAttention, QnADown, QnAFeedForward
 from saccade.layers.sasa import StandAloneAttention
-from saccade.layers.stem import Patches
+from saccade.layers.stem import FineStem, Patches
 from saccade.layers.walk import walkable
 from saccade.layers.window import WindowAttention
 from saccade.models.backbone import Backbone, Stage, drop_rates
@@ -41,6 +41,10 @@ class QnA(Backbone):
     sa_depths, sa_heads, sa_windows  of the window-attention blocks
     patch                            side of the patches that the stem reads
     mixer                            "qna", or "sasa" in its place in the blocks (section 5.1)
+    and, for images of few pixels:
+    stem                             width of a 3 x 3 convolution at full resolution before all
+                                     stages; none if 0
+    conv_depths                      convolution blocks at the beginning of each stage; none if None
     """
 
     def __init__(
@@ -56,14 +60,17 @@ class QnA(Backbone):
         queries: int = 2,
         patch: int = 4,
         mixer: str = "qna",
+        stem: int = 0,
+        conv_depths: Sequence[int] | None = None,
         in_chans: int = 3,
         drop_path: float = 0.05,
     ):
-        per_stage = depths, sa_depths, heads, sa_heads, sa_windows
+        conv_depths = (0,) * len(depths) if conv_depths is None else conv_depths
+        per_stage = depths, sa_depths, heads, sa_heads, sa_windows, conv_depths
         if len({len(entries) for entries in per_stage}) > 1:
             raise ValueError(
                 f"QnA: one entry per stage is needed, got {depths=} {sa_depths=} {heads=} "
-                f"{sa_heads=} {sa_windows=}"
+                f"{sa_heads=} {sa_windows=} {conv_depths=}"
             )
         if mixer not in ("qna", "sasa"):
             raise ValueError(f"QnA: mixer must be 'qna' or 'sasa', got {mixer=}")
@@ -71,7 +78,7 @@ class QnA(Backbone):
         widths = [dim * 2**i for i in range(n)]
         strides = [patch * 2**i for i in range(n)]
         ways = [1] * (n - 1) + [0]  # the way down is a block as well, the last of its stage
-        counts = [sum(each) for each in zip(sa_depths, depths, ways, strict=True)]
+        counts = [sum(each) for each in zip(conv_depths, sa_depths, depths, ways, strict=True)]
 
         def local(i: int) -> nn.Module:
             if mixer == "sasa":
@@ -82,7 +89,8 @@ class QnA(Backbone):
             return Block(widths[i], mix, QnAFeedForward(widths[i]), rate)
 
         stages: list[nn.Module] = []
-        down: nn.Module = Patches(in_chans, dim, patch, patch, bias=False)
+        first = FineStem(in_chans, stem) if stem else nn.Identity()
+        down: nn.Module = Patches(stem or in_chans, dim, patch, patch, bias=False)
         for i, rates in enumerate(drop_rates(drop_path, counts)):
             mixers = [
                 *(
@@ -91,12 +99,14 @@ class QnA(Backbone):
                 ),
                 *(local(i) for _ in range(depths[i])),
             ]
-            blocks = [block(i, mix, rate) for mix, rate in zip(mixers, rates, strict=False)]
+            convs = [SEBasicBlock(widths[i], drop_path=rate) for rate in rates[: conv_depths[i]]]
+            rest = zip(mixers, rates[conv_depths[i] :], strict=False)
+            blocks = [*convs, *(block(i, mix, rate) for mix, rate in rest)]
             stages.append(Stage(down, blocks))
             if i < n - 1:
                 down = QnADown(widths[i], 2 * heads[i], window, queries, rates[-1])
         super().__init__(
-            nn.Identity(), stages, LayerNorm2d(widths[-1]),
+            first, stages, LayerNorm2d(widths[-1]),
             in_chans=in_chans, widths=widths, strides=strides,
         )  # fmt: skip
         self.depths, self.heads = tuple(depths), tuple(heads)
@@ -292,6 +302,11 @@ VARIANTS: dict[str, partial[Backbone]] = {
         QnA, dim=16, depths=(1, 1, 1, 0), sa_depths=(0, 0, 1, 1), heads=(2, 4, 8, 16),
         sa_heads=(1, 1, 2, 4), sa_windows=(8, 8, 8, 6), patch=2,
     ),
+    # For images of 32 pixels: convolutions first, then learned queries, in the first two stages.
+    "qna_cifar": partial(
+        QnA, dim=40, depths=(1, 1, 1), sa_depths=(0, 0, 0), heads=(5, 10, 20), sa_heads=(1, 1, 1),
+        sa_windows=(8, 8, 8), patch=2, stem=32, conv_depths=(2, 1, 0), drop_path=0.0,
+    ),
     **{name: make for name, make, _ in _TABLES},
     "qna_sasa": partial(
         tiny, depths=(2, 2, 2, 0), sa_depths=(1, 1, 5, 2), sa_windows=(7,) * 4, mixer="sasa",
@@ -301,7 +316,14 @@ CLAIMS = {**_CLAIMS, **{name: claims for name, _, claims in _TABLES}}
 
 LEAVES = (LearnedQueryAttention, WindowAttention, LocalAttention, QnAFeedForward)
 FIRST = "stages.0.down"
-TIMM_CONFIGS = {"qna_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)}}
+TIMM_CONFIGS = {
+    "qna_nano": {"input_size": (3, 64, 64), "pool_size": (4, 4)},
+    "qna_cifar": {
+        "input_size": (3, 32, 32),
+        "pool_size": (4, 4),
+        "first_conv": "backbone.stem.conv",
+    },
+}
 
 
 # -- the authors' weights -------------------------------------------------------------------------

@@ -7,6 +7,7 @@ Each stage repeats one bottleneck,
 and a strided one attends at full resolution and then takes the mean of each 2 x 2 pixels.
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -19,6 +20,7 @@ from saccade.layers.conv import Conv1x1, Conv3x3
 from saccade.layers.ready import whole
 from saccade.layers.sasa import StandAloneAttention
 from saccade.layers.sasa_stem import AttentionStem, ConvStem
+from saccade.layers.stem import FineStem
 from saccade.layers.walk import walkable
 from saccade.models.backbone import Backbone, Stage, drop_rates
 from saccade.paper import Claim
@@ -68,6 +70,7 @@ STEMS = {
     "attention-pointwise": "pointwise",
     "attention-conv": "conv",
     "conv": None,
+    "fine": None,
 }
 
 
@@ -88,6 +91,11 @@ class SASA(Backbone):
     shared    one table of relative positions for all heads, or one each
     scale     divide the logits by sqrt(d)
     mixtures  m of the stem's values
+    and what serves images of few pixels:
+    stem      "fine", a 3 x 3 convolution at full resolution
+    layout    a word per stage with a letter per block, instead of `attend`: A attends, C keeps its
+              convolution, ("CA", "CA", "CA")
+    steps     stride of each stage; 1, 2, 2, ... if None
     """
 
     def __init__(
@@ -110,20 +118,36 @@ class SASA(Backbone):
         mixtures: int = 5,
         stem_width: int = 64,
         stem_stride: int = 4,
+        layout: Sequence[str] | None = None,
+        steps: Sequence[int] | None = None,
     ):
         if stem not in STEMS:
             raise ValueError(f"SASA: stem must be one of {tuple(STEMS)}, got {stem=}")
-        if len(depths) != len(widths):
-            raise ValueError(f"SASA: one entry per stage is needed, got {depths=} {widths=}")
+        steps = (1, *[2] * (len(depths) - 1)) if steps is None else tuple(steps)
+        if not len(depths) == len(widths) == len(steps):
+            raise ValueError(
+                f"SASA: one entry per stage is needed, got {depths=} {widths=} {steps=}"
+            )
         if set(attend) - set("123456789"[: len(depths)]):
             raise ValueError(
                 f"SASA: attend lists the stages that do, such as '34' out of 1 to {len(depths)}, "
                 f"got {attend=}"
             )
 
-        def mix(i: int, stride: int) -> nn.Module:
+        words = layout
+        if words is None:
+            words = ["CA"[str(i + 1) in attend] * depth for i, depth in enumerate(depths)]
+        if set("".join(words)) - set("CA") or [len(word) for word in words] != list(depths):
+            raise ValueError(
+                f"SASA: layout has a word for each stage with a letter, A or C, for each block, "
+                f"got {layout=} {depths=}"
+            )
+        if stem == "fine":
+            stem_stride = 1
+
+        def mix(i: int, j: int, stride: int) -> nn.Module:
             width = widths[i]
-            if str(i + 1) not in attend:
+            if words[i][j] == "C":
                 return Conv3x3(width, width, stride, bias=False)
             return StandAloneAttention(
                 width, heads=heads, window=window, stride=stride, border=border,
@@ -131,8 +155,10 @@ class SASA(Backbone):
             )  # fmt: skip
 
         values = STEMS[stem]
-        if values is None:
-            first: nn.Module = ConvStem(in_chans, stem_width, stem_stride)
+        if stem == "fine":
+            first: nn.Module = FineStem(in_chans, stem_width)
+        elif values is None:
+            first = ConvStem(in_chans, stem_width, stem_stride)
         else:
             first = AttentionStem(
                 in_chans, stem_width, side=stem_stride, values=values, mixtures=mixtures,
@@ -142,8 +168,8 @@ class SASA(Backbone):
         for i, rates in enumerate(drop_rates(drop_path, depths)):
             blocks, out = [], expand * widths[i]
             for j, rate in enumerate(rates):
-                stride = 2 if i > 0 and j == 0 else 1
-                blocks.append(Bottleneck(dim, mix(i, stride), widths[i], out, stride, rate))
+                stride = steps[i] if j == 0 else 1
+                blocks.append(Bottleneck(dim, mix(i, j, stride), widths[i], out, stride, rate))
                 dim = out
             stages.append(Stage(nn.Identity(), blocks))
         super().__init__(
@@ -152,7 +178,7 @@ class SASA(Backbone):
             nn.Identity(),
             in_chans=in_chans,
             widths=[expand * width for width in widths],
-            strides=[stem_stride * 2**i for i in range(len(depths))],
+            strides=[stem_stride * math.prod(steps[: i + 1]) for i in range(len(depths))],
         )
         self.depths, self.heads, self.expand = tuple(depths), heads, expand
 
@@ -175,6 +201,11 @@ VARIANTS = {
         for n, depths in LAYERS.items()
     },
     "sasa_nano": nano,
+    # For images of 32 pixels: convolution and attention in turn, in every stage.
+    "sasa_cifar": partial(
+        SASA, depths=(2, 2, 2), widths=(64, 96, 128), heads=4, expand=2, stem="fine",
+        stem_width=32, attend="", steps=(2, 2, 2), layout=("CA", "CA", "CA"),
+    ),
     "sasa_nano_conv": partial(nano, widths=(14, 28, 56, 112), attend=""),  # of the same size
     **{
         f"sasa_resnet50_at{stages}": partial(r50, attend=stages)
@@ -200,8 +231,9 @@ TIMM_CONFIGS = {
     **{
         name: {"first_conv": "backbone.stem.query"}
         for name, make in VARIANTS.items()
-        if make.keywords.get("stem", "attention") != "conv"
+        if make.keywords.get("stem", "attention").startswith("attention")
     },
+    "sasa_cifar": {"input_size": (3, 32, 32), "pool_size": (4, 4)},
 }
 
 _DIGIT = "no reading that was tried gives this digit without losing a neighbouring cell"

@@ -261,3 +261,13 @@ def test_checkpointing_saves_memory():
     plain = peak_memory(step)
     model.set_grad_checkpointing()
     assert peak_memory(step) < 0.6 * plain
+
+
+def test_convolution_blocks_come_first_in_a_stage():
+    model = saccade.build("qna_cifar", num_classes=10).backbone
+    kinds = [[type(block).__name__ for block in stage.blocks] for stage in model.stages]
+    assert kinds == [["SEBasicBlock"] * 2 + ["Block"], ["SEBasicBlock", "Block"], ["Block"]]
+    maps = model(torch.zeros(1, 3, 32, 32))
+    assert [m.shape[1:3] for m in maps] == [(40, 16), (80, 8), (160, 4)]
+    with pytest.raises(ValueError, match="one entry per stage"):
+        saccade.build("qna_cifar", conv_depths=(1, 1))

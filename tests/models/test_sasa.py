@@ -205,3 +205,16 @@ def test_pairs_off_the_map_cost_nothing_where_they_are_masked():
     pairs, products = sum(places) ** 2, 3 * 16 * 2
     difference = flops(zeros, (6, 6), 16) - flops(masked, (6, 6), 16)
     assert difference == products * (6 * 6 * 25 - pairs)
+
+
+def test_a_layout_says_which_blocks_attend():
+    model = saccade.build("sasa_cifar", num_classes=10).backbone
+    kinds = [[type(block.mix) is StandAloneAttention for block in s.blocks] for s in model.stages]
+    assert kinds == [[False, True]] * 3
+    maps = model(torch.zeros(1, 3, 32, 32))
+    assert [m.shape[1:3] for m in maps] == [(128, 16), (192, 8), (256, 4)]
+    for layout in (("CA", "CA", "C"), ("CA", "CX", "CA"), ("CA", "CA")):
+        with pytest.raises(ValueError, match="a letter, A or C, for each block"):
+            saccade.build("sasa_cifar", layout=layout)
+    with pytest.raises(ValueError, match="one entry per stage"):
+        saccade.build("sasa_cifar", steps=(2, 2))
