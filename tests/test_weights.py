@@ -14,12 +14,18 @@ from saccade.cli.learn import newest_or_own
 from saccade.engine import session
 
 every = pytest.mark.parametrize("name", weights.NAMES)
+CREDITS = {
+    "pets37": "Oxford-IIIT Pet", "cifar10": "A. Krizhevsky", "clothing10": "A. Grigorev",
+}  # fmt: skip
 each_classifier = pytest.mark.parametrize("name", weights.classifiers())
 
 
 def test_which_classifiers_there_are():
-    assert weights.classifiers() == ("linglo_nano.pets37", "qna_nano.pets37", "sasa_nano.pets37")
-    assert timm.list_pretrained("*.pets37") == [*weights.classifiers()]
+    for family in ("linglo", "qna", "sasa"):
+        assert f"{family}_nano.pets37" in weights.classifiers()
+    assert "linglo_cifar.cifar10" in weights.classifiers()
+    listed = set(timm.list_pretrained(["linglo_*", "qna_*", "sasa_*"]))
+    assert listed == {*weights.classifiers()}
 
 
 def test_a_header_is_what_safetensors_reads():
@@ -37,21 +43,16 @@ def test_it_loads_and_says_something_about_a_picture(name):
 
 def test_a_command_takes_what_comes_with_saccade_where_there_is_no_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert newest_or_own("predict") == "linglo_nano.pets37"
+    assert newest_or_own("predict") == "linglo_cifar.cifar10"
     with pytest.raises(FileNotFoundError, match="with which model"):
         newest_or_own("upscale")
 
 
 @each_classifier
 def test_it_is_small_and_has_a_card(name):
-    assert weights.FILES[name].stat().st_size < 3e6
-    card = weights.about(name)
-    for words in (
-        "Oxford-IIIT Pet",
-        "CC BY-SA 4.0",
-        "saccade train distill --data pets37",
-        "top-1",
-    ):
+    assert weights.FILES[name].stat().st_size < 4e6
+    card, data = weights.about(name), name.partition(".")[2]
+    for words in (CREDITS[data], "Licence of these weights", f"--data {data}", "top-1"):
         assert words in card
 
 
@@ -66,14 +67,16 @@ def test_nothing_of_the_machine_that_made_it_is_inside(name):
 def test_its_names_mean_one_model(name):
     x = torch.randn(2, 3, 96, 96)
     short = name.partition(".")[0]
-    wanted = saccade.load(name)(x)
-    assert torch.equal(saccade.load(short)(x), wanted)
-    for word in (name, short):
+    model = saccade.load(name)
+    wanted, test = model(x), model.notes["test"]
+    words = (name, short) if weights.full(short) == name else (name,)
+    for word in words:
+        assert torch.equal(saccade.load(word)(x), wanted)
         net = timm.create_model(word, pretrained=True).eval()
         assert torch.equal(net(x), wanted)
-        assert net.pretrained_cfg["input_size"] == (3, 96, 96)
-        assert net.pretrained_cfg["label_names"][0] == "abyssinian"
-    assert name in timm.list_pretrained("*_nano.*")
+        assert net.pretrained_cfg["input_size"] == (3, test["size"], test["size"])
+        assert list(net.pretrained_cfg["label_names"]) == list(model.notes["classes"])
+    assert name in timm.list_pretrained(f"{short}.*")
 
 
 @each_classifier
@@ -89,7 +92,7 @@ def test_untrained_and_for_1000_classes_unless_asked(name):
 @each_classifier
 def test_its_backbone_begins_another(name):
     short = name.partition(".")[0]
-    trained = saccade.load(name)
+    trained = saccade.load(short)
     net = timm.create_model(short, pretrained=True, num_classes=5)
     assert net.num_classes == 5
     x = torch.randn(1, 3, 64, 64)
@@ -101,10 +104,11 @@ def test_its_backbone_begins_another(name):
 @pytest.mark.data
 @each_classifier
 def test_it_is_as_good_as_its_card_says(name, shared):
-    data = shared / "data" / "classification" / "pets37"
-    if not data.is_dir():
+    tag = name.partition(".")[2]
+    data = tag if tag == "cifar10" else shared / "data" / "classification" / tag
+    if tag != "cifar10" and not data.is_dir():
         pytest.skip(f"no folder {data}: the pictures are not here")
     reached = session.evaluate(name, str(data)).compute()["top1"]
     said = float(re.search(r"\| top-1 \| ([\d.]+)%", weights.about(name)).group(1))
     assert reached == pytest.approx(said, abs=0.35)  # two of 592 pictures, for other machines
-    assert reached > 3 * 100 / 37
+    assert reached > 3 * 100 / len(weights.header(name)["notes"]["classes"])

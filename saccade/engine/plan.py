@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from saccade import weights
 from saccade.recipes import book
 from saccade.recipes.everyday import everyday
-from saccade.recipes.recipe import Recipe, override
+from saccade.recipes.recipe import Recipe, change, override
 
 # What a recipe is trained on if nobody says.
 DATA = {
@@ -38,18 +39,32 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
         recipe = "quick_solar"
     name = recipe if isinstance(recipe, str) else recipe.model.name
     chosen = book.find(recipe) if isinstance(recipe, str) else recipe
-    chosen = override(chosen, [*everyday(chosen, **short), *words])
+    typed = [*everyday(chosen, **short), *words]
+    chosen = override(chosen, typed)
+    if chosen.model.start and not any(word.startswith("model.name=") for word in typed):
+        chosen = _of_the_start(chosen)
     data = DATA.get(name) if data is None else data
     if data is None:
         from saccade import tasks  # with torch, which a wrong name need not wait for
 
         raise ValueError(f"train {name}: which images? --data FOLDER: {tasks.of(chosen).data_hint}")
     if name == "finetune" and not chosen.model.start:
-        raise ValueError(
-            "train finetune: with which backbone? --start RUN; "
-            "'saccade train scratch' begins without one"
-        )
+        start = weights.full(chosen.model.name)
+        if start is None:
+            raise ValueError(
+                f"train finetune: with which weights of {chosen.model.name!r}? --start RUN; "
+                f"'saccade train scratch' begins without any"
+            )
+        chosen = change(chosen, model__start=start)
     return Plan(name, chosen, data)
+
+
+def _of_the_start(recipe: Recipe) -> Recipe:
+    """The recipe with the network that its weights to start from are of, where they say which."""
+    from saccade.models.saved import architecture
+
+    name = architecture(recipe.model.start)
+    return recipe if name is None else change(recipe, model__name=name)
 
 
 def words_of(settings: Mapping[str, Any]) -> list[str]:

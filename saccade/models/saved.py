@@ -127,6 +127,22 @@ def located(model: str | Path) -> Path | None:
     return weights.FILES[name] if name else None
 
 
+def architecture(model: str | Path) -> str | None:
+    """The name of the network that a trained model is of, or whose backbone it has.
+
+    None where there is no such model, or it does not say; `load` tells why.
+    """
+    try:
+        source = located(model)
+        if source is None:
+            return None
+        with safe_open(source, "pt") as file:
+            about = (file.metadata() or {}).get("saccade")
+        return None if about is None else _header(about, str(source))[0].get("name")
+    except (OSError, ValueError, SafetensorError):
+        return None
+
+
 def load(path: str | Path, **overrides: Any) -> nn.Module:
     """A trained model in eval mode, with its weights and its `notes`.
 

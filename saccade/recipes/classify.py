@@ -86,8 +86,10 @@ SCRATCH = change(
 FINETUNE = change(
     SCRATCH,
     about="""A trained backbone on your own few images: small steps, smaller ones in early blocks.
-    saccade train finetune --data FOLDER --set model.start=RUN; images are cut and flipped, no more:
-    small nets underfit what is disguised further, within so few epochs.""",
+    saccade train finetune --data FOLDER begins with weights that come with saccade, --start RUN with
+    your own; images are cut and flipped, no more: small nets underfit what is disguised further,
+    within so few epochs.""",
+    model=Model(name="linglo_cifar", drop_path=0.0),
     augment=Augment(size=64, scale=(0.5, 1.0), interpolation="bilinear"),
     optim=Optim(name="adamw", lr=1e-3, lr_batch=32, weight_decay=0.05, layer_decay=0.9, clip=1.0),
     schedule=Schedule(epochs=20, warmup=1, end=0.01),

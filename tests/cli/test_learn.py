@@ -166,6 +166,6 @@ def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, 
 
 
 def test_fine_tuning_wants_something_to_begin_with(run):
-    code, said = run("train", "finetune", "--data", "anywhere")
+    code, said = run("train", "finetune", "--data", "anywhere", "--model", "resnet18")
     assert code == 1
-    assert "with which backbone? --start RUN" in said
+    assert "with which weights of 'resnet18'? --start RUN" in said

@@ -2,6 +2,7 @@
 
 import pytest
 
+import saccade
 from saccade.engine import plan
 from saccade.recipes import book
 
@@ -33,5 +34,23 @@ def test_words_and_short_forms_change_a_recipe():
 def test_what_is_missing_is_asked_for():
     with pytest.raises(ValueError, match="which images"):
         plan.plan("scratch", None)
-    with pytest.raises(ValueError, match="which backbone"):
-        plan.plan("finetune", "somewhere")
+    with pytest.raises(ValueError, match="with which weights of 'resnet18'"):
+        plan.plan("finetune", "somewhere", model="resnet18")
+
+
+def test_fine_tuning_begins_with_weights_of_the_package(tmp_path):
+    chosen = plan.plan("finetune", "somewhere").recipe.model
+    assert (chosen.name, chosen.start) == ("linglo_cifar", "linglo_cifar.cifar10")
+    chosen = plan.plan("finetune", "somewhere", model="qna_nano").recipe.model
+    assert (chosen.name, chosen.start) == ("qna_nano", "qna_nano.pets37")
+
+
+def test_the_network_is_that_of_the_weights_to_start_from(tmp_path):
+    file = saccade.save(saccade.build("sasa_nano", num_classes=2), tmp_path / "a.safetensors")
+    assert plan.plan("finetune", "x", start=str(file)).recipe.model.name == "sasa_nano"
+    assert plan.plan("detect", "x", start="qna_nano.pets37").recipe.model.name == "qna_nano"
+    typed = plan.plan("finetune", "x", start=str(file), model="qna_nano").recipe.model
+    assert typed.name == "qna_nano"  # and training says that they do not fit
+    (tmp_path / "b.safetensors").write_bytes(b"torn")
+    recipe = plan.plan("finetune", "x", start=str(tmp_path / "b.safetensors")).recipe
+    assert recipe.model.name == book.find("finetune").model.name
