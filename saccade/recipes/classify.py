@@ -86,9 +86,9 @@ SCRATCH = change(
 FINETUNE = change(
     SCRATCH,
     about="""A trained backbone on your own few images: small steps, smaller ones in early blocks.
-    saccade train finetune --data FOLDER begins with weights that come with saccade, --start RUN with
-    your own; images are cut and flipped, no more: small nets underfit what is disguised further,
-    within so few epochs.""",
+    saccade train finetune --data FOLDER begins with weights of the package, with --start RUN
+    with your own; images are cut and flipped, no more: small nets underfit what is disguised
+    further, within so few epochs.""",
     model=Model(name="linglo_cifar", drop_path=0.0),
     augment=Augment(size=64, scale=(0.5, 1.0), interpolation="bilinear"),
     optim=Optim(name="adamw", lr=1e-3, lr_batch=32, weight_decay=0.05, layer_decay=0.9, clip=1.0),
