@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.stdout.flush()
     except UsageError as error:
         _refuse(str(error), 2)
-    except BrokenPipeError:  # `saccade list | head -1`: whoever read has seen enough
+    except BrokenPipeError:  # `saccade list | head -1`: the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except REFUSED as error:

@@ -1,10 +1,10 @@
-"""A command's words, read off its function: the signature, and the docstring's Args.
+"""Read a command line by the signature and the docstring of the command's function.
 
     def train(recipe: Recipe, *, data: Data | None = None, log: bool = False) -> None
 
 Parameters before the star are plain words (`saccade train quick`), those after it are options. A
-bool is a flag, a list takes several words, a Literal is one of its values, and `Value` says how a
-word is called on help pages and what a shell completes it with.
+bool is a flag, a list takes several words, a Literal is one of its values, and `Value` says what a
+value is called on help pages and how a shell completes it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Value:
-    """How a value is called on help pages, and what a shell completes it with."""
+    """What a value is called on help pages, and how a shell completes it."""
 
     word: str
     completes: str = ""
@@ -196,7 +196,7 @@ def _parser(name: str, options: Sequence[Option]) -> argparse.ArgumentParser:
 
 
 def _reader(option: Option) -> Callable[[str], Any]:
-    """A word's value, or what it should have been."""
+    """A function that turns a typed word into a value, or says which kind of value is wanted."""
     wanted = {int: "a whole number", float: "a number"}.get(option.type, option.value.word)
 
     def read(word: str) -> Any:

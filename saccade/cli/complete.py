@@ -1,7 +1,7 @@
 """What a shell may complete: commands, options, names of models and recipes.
 
 The shell's script calls `saccade --complete WORD ...` with the words so far, the last of them
-unfinished, and gets a candidate a line. No answer means: complete file names.
+unfinished, and gets one candidate a line. Where nothing comes back, it completes file names.
 """
 
 import dataclasses

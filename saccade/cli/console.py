@@ -12,7 +12,7 @@ WIDE = 100_000  # columns where nobody looks: a pipe or a file, whose lines are 
 
 
 def console(stderr: bool = False) -> Any:
-    """A rich console; made anew, because its streams and its width may change between calls."""
+    """A new rich console: the streams and their width may change between calls."""
     from rich.console import Console
 
     stream = sys.stderr if stderr else sys.stdout

@@ -23,7 +23,7 @@ def detect(
     json: bool = False,
     device: Device | None = None,
 ) -> None:
-    """Find things in pictures: boxes drawn onto copies, and a COCO result file.
+    """Find objects in pictures: boxes drawn onto copies, and a COCO result file.
 
     Examples:
         saccade detect photos/ --model runs/detect
@@ -36,7 +36,7 @@ def detect(
         out: where the drawn pictures and results.json are written
         score: how sure the model must be of a box, 0 to 1
         annotations: a COCO json whose image ids the results take, by the names of the files
-        batch: pictures that are looked at together, if they are of one size
+        batch: pictures that go through the model together, if they are of one size
         json: print the results instead, and draw nothing
         device: the best there is if left out
     """
@@ -75,7 +75,7 @@ def detect(
         else:
             for sentence in in_background(draw, recorded()):
                 say(sentence)
-    finally:  # what was found is kept, also of a job that is broken off
+    finally:  # a job that is interrupted still writes the results so far
         if json:
             show_json(results)
         elif names:
@@ -86,7 +86,7 @@ def detect(
 
 
 def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:
-    """Where a picture's copy is drawn: over nobody's own picture."""
+    """The file that a picture's copy is drawn into; never one of the pictures themselves."""
     from saccade.infer.files import free
 
     target = out / f"{free(path.stem, taken)}.png"
@@ -96,7 +96,7 @@ def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:
 
 
 def _draw(searched: Any, target: Path, classes: list[str]) -> str:
-    """Draw one picture's boxes onto a copy; what was drawn, in a sentence."""
+    """Draw one picture's boxes onto a copy; gives a sentence that names them."""
     from saccade.data.picture import rgb
     from saccade.draw.boxes import drawn
     from saccade.files import writing

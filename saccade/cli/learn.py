@@ -1,4 +1,4 @@
-"""Commands that train, and those that tell what came of it.
+"""Commands that train models, evaluate them and report on runs.
 
 `recipes`, `train`, `resume`, `eval`, `report`.
 """
@@ -99,13 +99,13 @@ def train(
         recipe: one of 'saccade recipes'
         data: a folder of images (or tar shards, a CSV, ...), a COCO set, images and masks: as the
             recipe's task wants it; or mnist, fashion, solar, cifar10
-        model: another network than the recipe's (model.name)
+        model: the network, instead of the recipe's (model.name)
         start: a run or a saved model whose backbone to begin with (model.start)
         epochs: how often each image is seen (schedule.epochs)
         batch: images a step (loop.batch)
         lr: peak learning rate (optim.lr)
         size: side of the images (augment.size and test.size; the short side for boxes and masks)
-        seed: for everything that is drawn by chance (loop.seed)
+        seed: of all random numbers (loop.seed)
         out: the run's folder; runs/RECIPE and a number if left out
         set: any other part of the recipe, such as optim.weight_decay=0.1 loop.precision=bf16
         device: the best there is if left out
@@ -180,7 +180,7 @@ def evaluate(
     json: bool = False,
     device: Device | None = None,
 ) -> None:
-    """Count a trained model's figures over a set, and write down what it gets wrong.
+    """Evaluate a trained model on a data set, and write down its mistakes.
 
     A folder eval in the run's own holds a page (confusion, precision over recall, the worst images
     beside the truth), the figures of each class, the images' ids, and boxes as COCO results.
@@ -192,9 +192,10 @@ def evaluate(
     Args:
         model: a run's folder, a saved model, or the name of one that comes with saccade
         data: the images; those of the run if left out
-        split: which part of them; tune: what a run with data.tune chose its best model by
-        out: where the page and the files are written; RUN/eval if left out, and for a model that
-            is no run nothing is
+        split: which part of them; tune: the images by which a run with data.tune chose its best
+            model
+        out: where the page and the files are written; RUN/eval if left out, or nowhere for a model
+            that is no run
         batch: images at once; as many as the run evaluates if left out
         json: print JSON
         device: the best there is if left out
@@ -245,7 +246,7 @@ def _finite(figures: dict[str, float]) -> dict[str, float | None]:
 
 
 def _figures(figures: dict[str, float]) -> Any:
-    """In a row, or in a column where they are many."""
+    """The figures as a table: one row, or one column where there are many."""
     cells = {k: f"{v:.0f}" if k == "images" else f"{v:.3f}" for k, v in figures.items()}
     if len(cells) <= 6:
         grid = table(*cells, right=tuple(cells))
@@ -258,7 +259,7 @@ def _figures(figures: dict[str, float]) -> Any:
 
 
 def _per_class(tables: dict[str, Any]) -> list[Any]:
-    """Where a metric counts for each class."""
+    """A table with a row for each class, if the metric has one."""
     rows = tables.get("per_class")
     if not rows:
         return []
@@ -269,7 +270,7 @@ def _per_class(tables: dict[str, Any]) -> list[Any]:
 
 
 def _cell(value: Any) -> str:
-    """A class that the set does not have has no figure."""
+    """A value of a table as text; a dash for a class that the set does not have."""
     return "-" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
@@ -279,7 +280,7 @@ def report(
     out: File = Path("compare.png"),
     json: bool = False,
 ) -> None:
-    """Report a run anew (table, curves, confusion, page), or compare several.
+    """Write a run's report again (table, curves, confusion, page), or compare several runs.
 
     Examples:
         saccade report runs/quick
@@ -307,7 +308,7 @@ def report(
 
 
 def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
-    """One run: for JSON, as a table, and in sentences."""
+    """The report of one run: as JSON, as tables, and in sentences."""
     from saccade.report import write as reports
     from saccade.tasks.figures import formatted, label_of
 
@@ -328,7 +329,7 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
 
 
 def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any], list[str]]:
-    """Several runs, in the same three ways."""
+    """The comparison of several runs: as JSON, as tables, and in sentences."""
     from saccade.report import comparison, plots
     from saccade.report import write as reports
 
@@ -348,7 +349,7 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
 
 
 def watcher(log: bool):
-    """How a run is watched: on the screen, and by TensorBoard if asked for."""
+    """What shows a run's progress: the screen, and TensorBoard's files if `log`."""
     from saccade.engine.watch import Several
     from saccade.report.progress import Screen
     from saccade.report.tensorboard import Log
@@ -358,7 +359,7 @@ def watcher(log: bool):
 
 
 def newest(command: str) -> Path:
-    """The run of runs/ that has learnt something last, of those that a command can use."""
+    """The run in runs/ whose model was saved last, among those that a command can use."""
     from saccade import tasks
     from saccade.engine.run import Run
 
@@ -387,7 +388,7 @@ def newest_or_own(command: str) -> str:
 
 
 def _is_first() -> bool:
-    """Whether this is the process that speaks, of a job of one or many."""
+    """Whether this process prints: the only one, or the first of a job of several."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -413,7 +414,7 @@ class stoppable:  # noqa: N801  (reads as a with-statement)
 
 
 def _done(folder: Path, json: bool = False) -> None:
-    """What came of a run, and what to do with it."""
+    """Print a run's results, and the command that uses its model."""
     from saccade import tasks
     from saccade.engine.run import Run
     from saccade.report.summary import Summary

@@ -135,7 +135,7 @@ def show(
 
 
 def tour() -> None:
-    """Build LinGlo-b0, hold it to its paper, and look at a photograph: a first minute.
+    """Build LinGlo-b0, compare it with its paper, and view a photograph with it.
 
     Examples:
         saccade tour
@@ -162,6 +162,7 @@ def tour() -> None:
 
 
 def _kind(module: Any) -> str:
+    """A part of a stage by its class, and by the layer that mixes its pixels."""
     mix = getattr(module, "mix", None)
     own = type(module).__name__
     if own == "Sequential":
@@ -170,6 +171,7 @@ def _kind(module: Any) -> str:
 
 
 def _runs(kinds: list[str]) -> list[tuple[str, int]]:
+    """Equal neighbours as one entry with their number."""
     runs: list[tuple[str, int]] = []
     for kind in kinds:
         if runs and runs[-1][0] == kind:

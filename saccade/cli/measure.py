@@ -37,7 +37,7 @@ def bench(
     where: bool = False,
     self_test: bool = False,
 ) -> None:
-    """Measure an operator beside its peers, or models beside each other, in turns in one run.
+    """Measure an operator and its peers, or several models, in turns in one process.
 
     Ctrl-C shows what is known so far.
 
@@ -225,7 +225,7 @@ def _deployed(
 
 
 def _sides(over: str) -> list[int]:
-    """`224,320`."""
+    """The sides that `224,320` stands for."""
     words = over.replace(",", " ").split()
     if len(words) < 2 or not all(word.isdecimal() for word in words):
         raise ValueError(f"bench: --over is two sides or more, such as 224,320,448; got {over!r}")
@@ -235,7 +235,7 @@ def _sides(over: str) -> list[int]:
 def _check_bench(
     names: list[str], least: dict[str, int], device: str, json: Path | None, plot: Path | None
 ) -> None:
-    """Say at once what would fail after minutes."""
+    """Refuse at once what would fail after minutes of measuring."""
     if not names:
         raise ValueError("bench: name some models, or an operator (sasa, qna, linglo)")
     for key, value in least.items():

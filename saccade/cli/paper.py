@@ -15,7 +15,7 @@ STATUS = {
     "run at small scale": "run at small scale", "not run": "not run",
     "not counted": "not counted (with reason)",
 }  # fmt: skip
-ALWAYS = ("held", "differs", "run at small scale", "not run")  # told even where there is none
+ALWAYS = ("held", "differs", "run at small scale", "not run")  # printed even where it is 0
 
 
 def paper(
@@ -27,9 +27,10 @@ def paper(
 ) -> None:
     """Print what a paper says beside what the code does and what a run reached.
 
-    Every cell of its tables, and what its text says of training and results: counted, read off live
-    objects, or reached by a run. Models of which the same is said share a row. The last line sums
-    up; without a paper, all three are summed up.
+    It has every cell of the paper's tables, and what its text says of training and results. The
+    code's side is counted on the models, read off the objects that a recipe builds, or reached by a
+    run. Models with equal claims share a row. The last line counts all; without a paper, there is
+    one such line for each of the three.
 
     Examples:
         saccade paper
@@ -117,7 +118,7 @@ def _status(claim: Any, measured: Any, best: Any) -> str:
 
 
 def _grid(family: str, lines: list[dict[str, Any]], reasons: dict[str, int]) -> Any:
-    """The lines as a table; `reasons` takes what is told beneath it, with its number."""
+    """The lines as a table; notes to print below it are added to `reasons`, with their numbers."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -208,7 +209,7 @@ def _section(where: str) -> str:
 
 
 def _short(names: list[str]) -> str:
-    """`linglo_b0, _b1, _b2`: what all names begin with stands once."""
+    """`linglo_b0, _b1, _b2`: the common beginning is written once."""
     first, *others = names
     if not others:
         return first

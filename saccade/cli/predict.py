@@ -30,7 +30,7 @@ def predict(
         model: a run's folder, a saved model, or the name of one that comes with saccade;
             the newest of runs/ if left out, or else linglo_nano, which knows cats and dogs
         top: how many classes of each
-        batch: pictures that are looked at together
+        batch: pictures that go through the model together
         json: print a JSON line a picture
         device: the best there is if left out
     """

@@ -8,7 +8,7 @@ from saccade.cli.command import File, ModelName, Side, Value
 from saccade.cli.console import say
 
 ENDINGS = (".png", ".gif")
-BRIGHTEST = 99.0  # percent; what is brighter than so many pixels is drawn alike
+BRIGHTEST = 99.0  # the percentile of a map from which on all values have the brightest colour
 FEW, PAIR = 4, 2  # maps of a stage that are drawn large: of heads, and of kernels
 
 
@@ -64,8 +64,8 @@ def view(
         if kernels and family != "qna":
             raise ValueError(f"view: kernels are drawn of qna, and {subject.called!r} is {family}")
         if pixel is not None and (family == "linglo" or kernels):
-            what = "kernels are of all pixels" if kernels else "saliency is of all pixels"
-            raise ValueError(f"view: {what}; leave --at out")
+            what = "kernels are" if kernels else "saliency is"
+            raise ValueError(f"view: {what} drawn for all pixels at once; leave --at out")
         _attention(subject, family, pixel, kernels, heads, out)
     say(f"drawn: {out}")
 

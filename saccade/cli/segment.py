@@ -1,4 +1,4 @@
-"""Use what tells pixels apart: `segment`."""
+"""`segment`: the class of every pixel, as overlays and masks."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ def segment(
     json: bool = False,
     device: Device | None = None,
 ) -> None:
-    """Tell what is where in pictures: an overlay with a legend and a mask of ids for each.
+    """Name the class of every pixel: an overlay with a legend, and a mask of ids, for each picture.
 
     Examples:
         saccade segment cat.jpg
@@ -31,9 +31,9 @@ def segment(
         model: a run's folder, a saved model, or the name of one that comes with saccade; the
             newest segmenter of runs/ if left out, or else one that comes with saccade
         out: where NAME_overlay.png and NAME_mask.png are written
-        window: look through windows of this many pixels, not at the whole, as it is shown
-        short: short side at which pictures are shown to the model; as it was tested if left out
-        batch: pictures that are looked at together, if they are of one size
+        window: cut each resized picture into overlapping windows of this many pixels a side
+        short: resize pictures to this short side; as in the model's evaluation if left out
+        batch: pictures that go through the model together, if they are of one size
         json: print a JSON line a picture
         device: the best there is if left out
     """
@@ -52,5 +52,5 @@ def segment(
             most = ", ".join(f"{name} {100 * s:.0f}%" for name, s in [*result.shares.items()][:5])
             say(f"{file} -> {result.overlay}: {most}")
     if window is not None and 0 < largest <= window:
-        note(f"no window was needed: pictures are shown at {largest} pixels or less; see --short")
+        note(f"no window was needed: resized pictures have {largest} pixels or less; see --short")
     unread.end()

@@ -84,7 +84,7 @@ def _leave() -> None:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """A socket that holds the port from now on; who comes early waits for the models."""
+    """A socket that holds the port from now on; an early browser waits until models are loaded."""
     wrong = (
         f"serve: {host!r} is no address of this machine; "
         f"try --host 127.0.0.1 (this machine alone) or --host 0.0.0.0 (all who reach it)"
@@ -112,7 +112,7 @@ def _listener(host: str, port: int) -> socket.socket:
 
 
 def _spoken(address: str) -> str:
-    """An address as a browser on this machine takes it."""
+    """An address as it is typed into a browser on this machine."""
     ip = ipaddress.ip_address(address)
     if ip.is_unspecified or address == "127.0.0.1":
         return "localhost"

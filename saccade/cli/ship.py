@@ -53,10 +53,10 @@ def export(
         to: the format: ONNX, torch.export, compiled ahead of time for this machine, or a folder
             for the Hugging Face hub
         out: the file, or the hub's folder; beside the model if left out
-        kernels: ONNX with saccade's operators: faster, but to be run in ONNX Runtime with the
-            library of kernels (`saccade.kernels()`); torch and aot have them without being asked
-        plain: torch and aot in torch's own operators, for where saccade is not installed
-        int8: also write an 8-bit ONNX file, and count both over the data
+        kernels: ONNX with saccade's operators: faster, but it runs only in ONNX Runtime with the
+            library of kernels (`saccade.kernels()`); torch and aot have them in any case
+        plain: torch and aot in torch's own operators, for machines without saccade
+        int8: also write an 8-bit ONNX file, and evaluate both files on the data
         data: images that 8-bit ranges and figures are measured on; the run's own if left out
         untrained: take a model by name, with fresh weights
         latency: time eager, compiled and exported side by side
@@ -134,7 +134,7 @@ def export(
 
 
 def _needs(to: str) -> str:
-    """What must be there where a file with our operators runs."""
+    """What a file with our operators needs where it runs."""
     from saccade import kernels
 
     if to == "onnx":
@@ -143,9 +143,9 @@ def _needs(to: str) -> str:
 
 
 def _beside(model: str, source: Path | None, ending: str) -> Path:
-    """Where the file goes if nothing is said: beside the model.
+    """Where the file goes without --out: beside the model.
 
-    Of one that comes with the package or is made anew: into the folder one stands in.
+    For a model that comes with the package, or an untrained one, that is the working directory.
     """
     place = Path(model)
     if source is not None and place.is_dir():
@@ -156,7 +156,7 @@ def _beside(model: str, source: Path | None, ending: str) -> Path:
 
 
 def _refuse(out: Path, to: str, source: Path | None) -> None:
-    """A place where no file can be written, or where something else lies."""
+    """Refuse a place where the file cannot be written, or that holds something else."""
     from saccade.export import ENDINGS
 
     ending = ENDINGS[to]
@@ -181,7 +181,7 @@ def _refuse(out: Path, to: str, source: Path | None) -> None:
 
 
 def _next(verb: str, path: Path) -> str:
-    """A command that uses the file, with the program that lies in a checkout or that pip put."""
+    """A command that uses the file, by the example program of a checkout or of an installation."""
     from importlib.metadata import PackageNotFoundError, files
 
     name = f"{verb}_onnx.py"
@@ -195,7 +195,7 @@ def _next(verb: str, path: Path) -> str:
 
 
 def _checked(call: Callable[[], Any], to: str) -> Any:
-    """What an exporter or a runtime stumbles over, in a sentence."""
+    """The result of a call; what an exporter or a runtime raises becomes one sentence."""
     try:
         return call()
     except (ImportError, OSError):
@@ -221,7 +221,7 @@ def _opened(model: str) -> Any:
 
 
 def _meant(name: str) -> str:
-    """What to do about a name that is no model's: those that come trained come first."""
+    """A hint for a name that is no model's: the nearest trained model, else the nearest of all."""
     from difflib import get_close_matches
 
     from saccade.models import detectors, zoo
@@ -247,7 +247,7 @@ def _fresh(name: str) -> Any:
 
 
 def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
-    """A folder for the hub, tried by pulling it back, and what to say about it."""
+    """Write a folder for the hub and read it back; gives the folder, and sentences about it."""
     import timm
     import torch
 
@@ -290,7 +290,7 @@ def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
 
 
 def _public(words: dict[str, Any]) -> dict[str, Any]:
-    """Without where files lie on this machine, such as a teacher's."""
+    """The settings without this machine's paths, such as that of a teacher."""
     return {
         key: Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
         for key, value in words.items()
@@ -401,7 +401,7 @@ def _seconds(ship: Any, files: dict[str, Path], image: Any) -> dict[str, float]:
 
 
 def _noted(run: Any, answers: list[int]) -> Any:
-    """The run; where each image has one class, the answers are kept."""
+    """The runner, which also collects each image's likeliest class, for classifiers."""
 
     def call(image: Any) -> Any:
         outputs = run(image)
@@ -413,9 +413,9 @@ def _noted(run: Any, answers: list[int]) -> Any:
 
 
 def _timed(ship: Any, raw: Any, files: dict[str, Path], size: int) -> tuple[dict[str, float], Any]:
-    """Side by side, interleaved, as ratios to eager.
+    """Time eager, compiled and the files in turns, with ratios to eager.
 
-    By the CPU time of one thread: what other programs take meanwhile is left out.
+    It is the CPU time of one thread, so that other programs on the machine do not count.
     """
     import torch
 
@@ -428,7 +428,7 @@ def _timed(ship: Any, raw: Any, files: dict[str, Path], size: int) -> tuple[dict
         runs = {"eager": ship.runner_of(raw)}
         try:
             runs["compiled"] = ship.compiled(raw, pixels)
-        except Exception as error:  # no C++ compiler, and whatever else it stumbles over
+        except Exception as error:  # no C++ compiler, or any other fault of the compilation
             why = f"{type(error).__name__}: {error}".partition("\n")[0]
             note(f"compiled is left out, for torch.compile does not work here ({why})")
         for name, path in files.items():

@@ -21,9 +21,9 @@ def study(
     """Train a paper's tables at small scale, row by row, and compare the rows.
 
     Every row is trained with the same seeds; rows of several tables that are alike are trained
-    once. What is done is skipped and what was broken off goes on, so call it again until it ends.
-    It may run several times at once, in as many terminals as there are cores: each takes what is
-    left. OMP_NUM_THREADS=1 keeps a run to one core.
+    once. Finished runs are skipped and interrupted ones go on, so call it again until it ends.
+    You may start it in several terminals at once, one a core: each process trains other runs.
+    OMP_NUM_THREADS=1 keeps a process to one core.
 
     Examples:
         saccade study

@@ -1,4 +1,4 @@
-"""Use what makes pixels: `upscale`."""
+"""`upscale`: pictures with more pixels."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +17,7 @@ def upscale(
     json: bool = False,
     device: Device | None = None,
 ) -> None:
-    """Give pictures two, three or four times the pixels a side, as the model was trained.
+    """Enlarge pictures two, three or four times a side, by the factor the model was trained for.
 
     Examples:
         saccade upscale photos/ --model runs/upscale
@@ -27,8 +27,8 @@ def upscale(
         files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
         model: a run's folder or a saved model; the newest of runs/ if left out
         out: where NAME_x2.png is written (or x3, x4)
-        window: look through windows of this many pixels a side; pictures of more than four million
-            pixels are seen so anyway, by 1024
+        window: cut pictures into windows of this many pixels a side; those of more than four
+            million pixels are cut anyway, into windows of 1024
         json: print a JSON line a picture
         device: the best there is if left out
     """

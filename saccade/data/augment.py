@@ -1,12 +1,12 @@
-"""What happens to an image on its way to the model.
+"""Augmentation and preprocessing of images for classifiers.
 
 A `Transform` is a list of steps, each of torchvision or timm, built from a recipe's `Augment` or
 `Test`. A field that is 0 or empty adds no step, so the list says what is done. Mixing needs two
 images and comes after them, over the batch. Small pictures that are shifted instead of resized are
 done many at once (`Together`).
 
-All chance comes from the global generators of python, numpy and torch; whoever seeds those before
-an image (the loader does) gets the same image again.
+Random numbers come from the global generators of python, numpy and torch. The loader seeds these
+before each image, so that the same image comes out again.
 """
 
 import math
@@ -30,7 +30,7 @@ from saccade.data.together import Together
 from saccade.recipes.augment import Augment, Test
 
 Colour = Sequence[float]
-STRIP = 4  # times as long as wide; of a longer strip the middle is taken before it is resized
+STRIP = 4  # times as long as wide; longer strips are cropped before they are resized
 
 
 class Transform:
@@ -50,7 +50,7 @@ class Transform:
 
     @property
     def names(self) -> list[str]:
-        """What is done, in the papers' words, read off the live steps."""
+        """The names of the steps, in the papers' words."""
         inner = [s.transforms[0] if isinstance(s, T.RandomApply) else s for s in self.steps]
         return [NAMES[type(step)] for step in inner if type(step) in NAMES]
 
@@ -73,7 +73,7 @@ class Crop(RandomResizedCropAndInterpolation):
 
 
 class Trim:
-    """The middle of a very long or very high image, which would fill the memory when resized."""
+    """Crop the middle of a very long or high image: resizing it whole would fill the memory."""
 
     def __call__(self, image: Image.Image) -> Image.Image:
         W, H = image.size
@@ -89,7 +89,7 @@ class Trim:
 
 
 class Centre(Transform):
-    """What an evaluated image goes through; many at once where they have the right size already."""
+    """Preprocessing of evaluated images; a whole batch at once where no resize is needed."""
 
     def __init__(self, test: Test, normalise: Normalise):
         how = T.InterpolationMode(test.interpolation)
@@ -101,14 +101,14 @@ class Centre(Transform):
     def block(
         self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: object
     ) -> Float[Tensor, "B 3 H W"] | None:
-        """Images that need no resize; None for others. No chance is involved."""
+        """The tensor of images that need no resize; None for others. Nothing is random."""
         if pixels.shape[2:] != self.exact:
             return None
         return self.normalise.numbers(torch.from_numpy(pixels))
 
 
 def train(augment: Augment, mean: Colour, std: Colour) -> Transform | Together:
-    """What a training image goes through: a random crop, and what else the recipe asks for."""
+    """Preprocessing of training images: a random crop, and what else the recipe asks for."""
     if augment.pad is not None:
         return Together(augment, mean, std)
     steps: list[Callable[[Any], Any]] = [
@@ -147,7 +147,7 @@ def _rand(augment: Augment, mean: Colour) -> RandAugment:
 
 
 def test(test: Test, mean: Colour, std: Colour) -> Transform:
-    """What an evaluated image goes through: short side to size / crop, centre cut out."""
+    """Preprocessing of evaluated images: short side to size / crop, then the centre."""
     if not 0 < test.crop <= 1:
         raise ValueError(f"test.crop: a share in 0..1, got {test.crop}; try 0.875")
     return Centre(test, Normalise(mean, std))
@@ -171,9 +171,9 @@ class Mix:
         mixup   x0' = s x0 + (1 - s) x1    x1' = s x1 + (1 - s) x0     s ~ Beta(alpha, alpha)
         cutmix  a rectangle of 1 - s of the area comes from the neighbour
 
-    loss = s CE(label) + (1 - s) CE(other). One draw serves a whole step, and neighbours stay
-    together however a batch is cut into even parts, so parts mixed apart equal the whole mixed at
-    once. The last image of an odd batch has no neighbour and stays itself.
+    loss = s CE(label) + (1 - s) CE(other). The random numbers are drawn once for a step, and
+    neighbours stay together when a batch is cut into parts of even size, so that mixing the parts
+    equals mixing the whole. The last image of an odd batch has no neighbour and is not mixed.
     """
 
     def __init__(self, augment: Augment):
@@ -197,7 +197,7 @@ class Mix:
         return image, {"label": label, "other": other, "share": share}
 
     def _mixed(self, pairs: Float[Tensor, "P 2 3 H W"], seed: int) -> float:
-        """Mix in place, and say what share is the image's own."""
+        """Mix in place; gives the share that each image keeps of itself."""
         chance = np.random.RandomState(seed)
         both = all(self.alphas.values())
         cut = chance.rand() < self.switch if both else bool(self.alphas["cutmix"])
@@ -210,7 +210,7 @@ class Mix:
             box = pairs[..., top:bottom, left:right]
             box.copy_(box.flip(1))
             return s
-        # Two roundings, never one fused: no bit depends on how the batch was cut.
+        # Two rounded operations, not a fused one: the result does not depend on how a batch is cut.
         neighbour = pairs.flip(1).mul_(1 - s)
         pairs.mul_(s).add_(neighbour)
         return s

@@ -82,7 +82,7 @@ def _named(split: str, pixels: Pixels, labels: Labels) -> Images:
 
 
 def _batches(place: Path, ending: str) -> list[Path]:
-    """The training files 1 to 5; a smaller set may end earlier, but none between is missing."""
+    """The training files 1 to 5; a smaller set may have fewer, but without gaps."""
     numbers = [n for n in range(1, 6) if (place / f"data_batch_{n}.{ending}").is_file()]
     return [place / f"data_batch_{n}.{ending}" for n in range(1, max(numbers) + 1)]
 
@@ -121,7 +121,7 @@ def _npm(paths: list[Path], labels: Path) -> tuple[Pixels, Labels]:
 
 
 def _folders(place: Path) -> tuple[Images, Images] | None:
-    """Folders of PNGs; None where other classes or sizes say that this is another set."""
+    """The sets in folders of PNGs; None if classes or sizes show that it is another data set."""
     split = next((name for name in VALIDATION if _has_classes(place / name)), None)
     if split is None or not _has_classes(place / "train"):
         return None
@@ -149,7 +149,7 @@ def _folder(place: Path) -> tuple[Pixels, Labels] | None:
                     if image.size != (SIDE, SIDE):
                         return None
                     pictures.append(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
-            except picture.Unreadable:  # whoever reads files one by one has words for it
+            except picture.Unreadable:  # reading files one by one reports it
                 return None
             labels.append(number)
     if not pictures:

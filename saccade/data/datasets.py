@@ -8,8 +8,8 @@
     FOLDER/data_batch_1.bin, ...                         CIFAR-10 (see saccade.data.cifar)
     mnist, solar, fashion, cifar10                       images that come in a package
 
-Whatever the layout, it comes down to a `Listing`: items with the names of their classes. The rules
-about classes are kept here, once for all.
+Every layout is read into a `Listing`: items with the names of their classes. The rules about
+classes are here, for all layouts.
 """
 
 import csv
@@ -48,10 +48,10 @@ KNOWN = "train and val folders of class folders, class folders, train-*.tar and 
 
 @dataclass(frozen=True)
 class Splits:
-    """What to train on and what to validate on, with one list of classes for both.
+    """The training and the validation set, with one list of classes for both.
 
-    Where a recipe tunes (`data.tune`), `val` is held out of the training images and `final` is the
-    set's own validation set, which the run looks at once, at the end.
+    With `data.tune`, `val` is held out of the training images, and `final` is the data set's own
+    validation set, which is evaluated once, at the end of the run.
     """
 
     train: Images
@@ -60,16 +60,16 @@ class Splits:
     about: str
     """One line: what it is and how many."""
     warnings: list[str] = field(default_factory=list)
-    """What is odd about it, yet no reason to stop."""
+    """Faults that do not stop a run, in sentences."""
     notes: dict[str, Any] = field(default_factory=dict)
-    """What a model trained on it should remember beside the classes."""
+    """What a trained model must know about the data beside the classes."""
     findings: dict[str, list[str]] = field(default_factory=dict)
-    """All that the warnings speak of, one by one."""
+    """Every case behind the warnings."""
     final: Images | None = None
 
 
 def in_words(what: str, train: Images, val: Images, final: Images | None, classes: int = 0) -> str:
-    """One line: what a set is, and how many images of it serve for what."""
+    """One line: the data set, and the numbers of its images."""
     end = f", {classes} classes" if classes else ""
     if final is None:
         return f"{what}: {len(train)} images to train on, {len(val)} to validate{end}"
@@ -92,9 +92,9 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
 
 
 def every(path: str, classes: list[str]) -> Images:
-    """What there is to test a trained model on: a validation set, or else all images at the path.
+    """The images to evaluate a trained model on: a validation set, or else all images at the path.
 
-    Its classes are brought into the model's order; one that the model does not know is refused.
+    Labels are numbered as in the model; a class that the model does not know is refused.
     """
     ready = _arrays(path)
     if ready is not None:
@@ -110,7 +110,7 @@ def every(path: str, classes: list[str]) -> Images:
 
 
 def _arrays(path: str) -> tuple[str, Images, Images | None] | None:
-    """Sets whose classes are numbered already: packaged ones, MNIST-like files, CIFAR-10."""
+    """Data sets whose classes have numbers already: packaged ones, MNIST-like files, CIFAR-10."""
     if path == "mnist":
         return path, packaged.mnist(), None
     if path == "solar":
@@ -187,9 +187,9 @@ def _subfolders(place: Path) -> list[Path]:
 
 
 def _classes(place: Path, split: str, others: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Names of a split's picture files with their classes, in order, and classes without any.
+    """A split's picture files with their classes, in order, and classes without a picture.
 
-    What is no file is added to `others`.
+    Entries that are no ordinary files are added to `others`.
     """
     pairs, empty = [], []
     for inside in _subfolders(place / split):

@@ -1,4 +1,4 @@
-"""What is odd about a set: lines under what was done about them, and sentences for people."""
+"""Faults of a data set: one line for each case, by what was done about it, and sentences."""
 
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
-"""What lies in a data folder: its picture files, and names that would lead out of it.
+"""The picture files of a data folder, and a check that names do not lead out of it.
 
-A folder may come from a stranger. So what is no ordinary file (a FIFO would be waited for without
-end) is left out and reported, and a picture must lie inside the folder, whoever names it: an
-annotation, a csv file, or a link.
+A folder may come from a stranger. So entries that are no ordinary files are left out and reported
+(reading a FIFO would wait without end), and every picture must lie inside the folder, also one that
+an annotation, a csv file or a link names.
 """
 
 import os
@@ -14,11 +14,11 @@ from saccade.data import picture
 
 
 class Contents(NamedTuple):
-    """Entries below a folder that have a picture's name, as paths from the folder on, sorted."""
+    """Entries below a folder that have a picture's name, as sorted paths relative to the folder."""
 
     names: list[str]
     others: list[str]
-    """Those that are no files (FIFOs, devices, sockets), and folders that may not be read."""
+    """Entries that are no files (FIFOs, devices, sockets), and folders without permission."""
 
 
 def contents(
@@ -31,8 +31,8 @@ def contents(
     """The pictures below a folder.
 
     Args:
-        folder: where to look; one that is not there holds nothing
-        endings: of the names that count
+        folder: where to look; one that does not exist holds nothing
+        endings: file name endings of pictures
         deep: look into folders inside it too
         links: also into those that are links, except where one leads back to where it lies
     """
@@ -52,7 +52,7 @@ def contents(
                 if deep and (not entry.is_symlink() or (links and not _circular(entry.path))):
                     waiting.append(name)
             elif picture.is_one(entry.name, endings):
-                # A link to nothing counts: it is reported when it is read.
+                # A dangling link is listed; reading it reports the fault.
                 is_file = entry.is_file() or not os.path.exists(entry.path)
                 (names if is_file else others).append(name)
     return Contents(sorted(names), sorted(others))
@@ -65,7 +65,7 @@ def _circular(path: str) -> bool:
 
 
 def text(path: Path) -> str:
-    """What a text file says; one that is no UTF-8 is refused by name."""
+    """The content of a text file; a file that is not UTF-8 is refused."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -76,7 +76,7 @@ def text(path: Path) -> str:
 
 
 class Inside:
-    """Whether files lie inside a folder, links followed; asked of very many files."""
+    """Whether files lie inside a folder, with links resolved; quick for very many files."""
 
     def __init__(self, root: str | Path):
         self.root = os.path.realpath(root)
@@ -92,7 +92,7 @@ class Inside:
         return self._folders[folder]
 
     def check(self, names: Iterable[str | Path], where: str) -> None:
-        """Refuse names of files, taken from the folder on, if one of them leads out of it."""
+        """Refuse file names relative to the folder if one of them leads out of it."""
         for name in names:
             if not self(os.path.join(self.root, name)):
                 raise self.refuse(str(name), where)

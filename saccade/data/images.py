@@ -1,7 +1,7 @@
-"""Images with labels, wherever they lie: in files, in memory, or some of another set.
+"""Labelled images: in files, in memory, or as a subset of another set.
 
-`read` opens an image when it is asked for and never before; sets go to worker processes as they
-are, so they hold compact arrays and no open files.
+An image is opened by `read` and never before. Sets are copied to worker processes, so they hold
+compact arrays and no open files.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ __all__ = ["Arrays", "Files", "Images", "Listing", "Some", "Strings", "Unreadabl
 
 
 class Images:
-    """Pictures by number, and their `labels` without opening them, to hold out or to count."""
+    """Pictures by number, and their `labels`, which are known without opening a picture."""
 
     classes: list[str]
     labels: Integer[np.ndarray, "N"]
@@ -35,17 +35,17 @@ class Images:
         raise NotImplementedError
 
     def name(self, i: int) -> str:
-        """What to call it in a report."""
+        """Its name in reports."""
         raise NotImplementedError
 
     def block(
         self, chosen: Integer[np.ndarray, "B"]
     ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]] | None:
-        """Many pictures at once and their labels; None where they do not lie in memory."""
+        """Several pictures at once and their labels; None if they are not in memory."""
         return None
 
     def content(self, i: int) -> bytes:
-        """What a checksum of one image is made of: its file's bytes where it has a file."""
+        """The bytes for a checksum of one image: those of its file, if it has one."""
         return np.asarray(self.read(i)[0]).tobytes()
 
     def size(self, i: int) -> int:
@@ -81,7 +81,7 @@ class Listing:
     train: Sequence[tuple[Any, str]]
     """Items (file names, offsets, rows: the layout's own) and the names of their classes."""
     val: Sequence[tuple[Any, str]] | None
-    """None: nothing is set apart for validation."""
+    """None if the data set has no validation images of its own."""
     make: Callable[[list[Any], list[int], list[str]], Images]
     """The set of some items, their labels and the names of all classes."""
     order: Sequence[str] | None = None
@@ -131,7 +131,7 @@ class Files(Images):
 
 
 class Arrays(Images):
-    """Small pictures that fit into memory: grey (N H W) or in colour (N 3 H W)."""
+    """Small pictures held in memory: grey (N H W) or in colour (N 3 H W)."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class Arrays(Images):
 
 
 class Some(Images):
-    """Some images of another set, perhaps under other numbers for the classes."""
+    """A subset of another set, perhaps with other class numbers."""
 
     def __init__(
         self,

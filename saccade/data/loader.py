@@ -1,17 +1,17 @@
-"""Images to batches, the same ones however they are cut, resumed or parallelised.
+"""Batches of images, reproducible for any number of workers, processes and parts.
 
-Epoch n is a permutation of the set; step s takes positions [s batch, (s + 1) batch) of it; a
-process takes its even slice of those, in parts that fit into memory. What chance does to an image
-is a function of (seed, epoch, position) and of nothing else:
+Epoch n is a permutation of the set; step s takes positions [s batch, (s + 1) batch) of it; each
+process takes an equal slice of those, in parts that fit into memory. The random numbers of an image
+are a function of (seed, epoch, position) alone:
 
     epoch(n, start=k) is epoch(n) after k steps, bit for bit,
     with any number of workers, processes and parts.
 
-Where images are told to be `like` others (wide, tall), a step takes such as are alike: less of it
-is padding. What is left over when each kind has no whole step left makes the last, mixed ones.
+With `like` (wide or tall), the images of a step are of one kind, which saves padding; the last
+steps mix the images that are left over of each kind.
 
-A picture that cannot be read never stops a run: in whole batches another takes its place, else it
-is left out; it is listed in `bad`, and only too many of them raise.
+A picture that cannot be read does not stop a run: where batches must be whole, another takes its
+place, else it is left out. It is listed in `bad`, and only too many of them raise an error.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ __all__ = ["Batch", "Loader", "Readable"]
 
 
 class Loader:
-    """Steps of an epoch, each as this process's parts of it."""
+    """The steps of an epoch; each is a list of this process's parts."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Loader:
         return self._steps(self._plan(n, start))
 
     def close(self) -> None:
-        """End the workers and the epoch at hand; a next one would start new workers."""
+        """End the workers and the current epoch; the next epoch starts new ones."""
         self._stream = None
         self._pool.close()
 
@@ -90,7 +90,7 @@ class Loader:
         low, high = (r * size // self.world for r in (self.rank, self.rank + 1))
         batches = []
         for at in range(low, high, self.part):
-            # Repeats lie a round apart, each round turned by one: neighbours differ, also in turn.
+            # Each round is rotated by one place, so that neighbours differ in every round.
             rounds, inside = np.divmod(np.arange(at, min(at + self.part, high)), self.distinct)
             indices = s * self.distinct + (inside + rounds) % self.distinct
             batches.append(Order(n, s, first + at, indices if order is None else order[indices]))
@@ -131,7 +131,7 @@ def alike(
     size: int,
     draw: np.random.Generator,
 ) -> Int64[np.ndarray, "N"]:
-    """`order`, changed so that each run of `size` images is of one kind, kinds in any order."""
+    """`order`, changed so that every `size` consecutive images are of one kind."""
     runs, rest = [], []
     for kind in np.unique(like):
         own = order[like[order] == kind]

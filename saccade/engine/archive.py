@@ -33,7 +33,7 @@ DTYPES = {
 
 
 class DamagedFileError(ValueError):
-    """A file is not what was written: torn, changed, or never ours."""
+    """A file is not as saccade wrote it: cut short, changed, or of another program."""
 
 
 # -- writing --------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def read(path: Path, tensor: Callable[[Any, str], Any] | None = None) -> Any:
 
     Args:
         path: the file
-        tensor: (file, name) to what stands for that tensor; a copy in memory if None
+        tensor: a function of (file, name) that gives the tensor; copies it into memory if None
     """
     _regular(path)
     try:

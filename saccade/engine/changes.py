@@ -3,7 +3,7 @@
     data.json   for each set: how many images, a checksum of names and labels, one of the sizes of
                 all files, and one of the content of each of some files, which the seed chooses
 
-The same is kept inside every checkpoint, in short, so that a lost data.json hides nothing.
+A short form is kept inside every checkpoint, so that changes are seen without data.json too.
 """
 
 import hashlib
@@ -60,15 +60,16 @@ def _joined(sample: Any) -> str | None:
     return hashlib.sha256(repr(sorted(sample.items())).encode()).hexdigest()
 
 
-# -- what is said ---------------------------------------------------------------------------
+# -- comparing ------------------------------------------------------------------------------
 
 
 def check_images(
     run: Run, splits: Splits, about: dict[str, Any], now: dict[str, Any], force: bool
 ) -> list[str]:
-    """Sentences about images that changed; refused unless forced.
+    """Sentences about images that changed; an error unless forced.
 
-    Other names, labels or numbers of images are always refused: held-out ones might be learnt from.
+    Other names, labels or numbers of images are always an error: the split would be another one,
+    and training would see images that were held out before.
 
     Args:
         run: the run that goes on
@@ -113,7 +114,7 @@ def _sound(known: Any) -> bool:
 
 
 def _changed(splits: Splits, then: dict[str, Any], now: dict[str, Any]) -> str:
-    """An image whose content changed, or what else tells; empty if nothing does."""
+    """An image whose content changed, or another sign of a change; empty if there is none."""
     for name in then:
         images: Any = getattr(splits, name)
         before, after = then[name].get("sample"), now[name].get("sample")

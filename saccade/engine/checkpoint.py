@@ -166,7 +166,7 @@ class Checkpoints:
         return path
 
     def _make_way(self, name: str) -> None:
-        """Before a step is written anew: any whole file of it will do, the old or the new one."""
+        """Before a step is written again: let the index accept its old file and the new one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_links()
         index, _ = self._indexed()
@@ -179,7 +179,7 @@ class Checkpoints:
     def _enter(self, entry: dict[str, Any]) -> None:
         """Enter a new file into the index, then delete files that are neither recent nor best.
 
-        Entries with later steps belong to a torn end that is trained again; they go too.
+        Entries with later steps belong to an end that is trained again; they are deleted too.
         """
         index, _ = self._indexed()
         entries = [e for e in index["entries"] if e["step"] < entry["step"]] + [entry]
@@ -203,7 +203,7 @@ class Checkpoints:
     def load(
         self, which: str = "last", whole: str | None = None
     ) -> tuple[dict[str, Any] | Path, list[str]]:
-        """The last (or best) whole state, or its folder, and a sentence for each torn one.
+        """The last (or best) undamaged state, or its folder, and a sentence for each damaged one.
 
         Args:
             which: "last" or "best"
@@ -234,7 +234,7 @@ class Checkpoints:
     def read(self, entry: dict[str, Any], checked: bool = False) -> dict[str, Any] | Path:
         """The state of an entry of the index, or its folder; raises one of `BROKEN`.
 
-        `checked` is for one of which `fault` has found nothing.
+        `checked` is True if `fault` has examined the entry already.
         """
         path = self.folder / entry["file"]
         if not checked:

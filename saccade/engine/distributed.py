@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 T = TypeVar("T")
 LOST = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
 TIMEOUT = timedelta(seconds=45)  # a rank that is silent this long within a step is gone
-DAY = timedelta(days=1)  # while one works for all: fits a teacher, writes to a slow disk
+DAY = timedelta(days=1)  # while the first works alone: fits a teacher, writes to a slow disk
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def broadcast(value: Any, group: Group) -> Any:
 
 
 def first_does(act: Callable[[], T], group: Group) -> T:
-    """What the first process makes of something, for all; its error is raised by all."""
+    """Call a function in the first process; all get its result, or raise its error."""
     result: Any = None
     if group.first:
         try:

@@ -1,4 +1,4 @@
-"""Count a task's figures over a set, each process over its own share of the images."""
+"""Evaluate a task on a data set, each process on its own share of the images."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

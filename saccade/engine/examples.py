@@ -1,4 +1,4 @@
-"""Pictures of an evaluation to look at: those that a metric names, with what is said of them.
+"""Example pictures of an evaluation for the report, with captions: those that a metric names.
 
 A metric may name them in its `tables()`: "examples": {title: [{"index": i, "caption": text}]}. The
 picture is read once more and made small; a task that finds boxes or regions draws its prediction

@@ -121,7 +121,7 @@ def _rows_of(
 
 
 def _stored(folder: Path, name: Any, offset: Any, length: Any) -> Any:
-    """What lies in a file from one byte to another."""
+    """The value that a part of a file holds, from `offset` on."""
     if not isinstance(name, str) or not FILE.fullmatch(name):
         raise RefusedPickleError(f"'.metadata' names the file {str(name)[:80]!r}")
     if type(offset) is not int or type(length) is not int or min(offset, length) < 0:
@@ -132,7 +132,7 @@ def _stored(folder: Path, name: Any, offset: Any, length: Any) -> Any:
 
 
 def _fields(value: Any, kind: str) -> dict[str, Any]:
-    """What a call sets on an object of that class."""
+    """The attributes that a pickle sets on an object of that class."""
     wanted = kind if " " in kind else CHECKPOINT + kind
     if not isinstance(value, Call) or value.function != wanted:
         raise RefusedPickleError(f"'.metadata' lacks a {kind.rpartition(' ')[2]}")

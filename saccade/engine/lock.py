@@ -54,7 +54,7 @@ def held(folder: str | Path) -> Generator[None]:
 
 
 def _unlock(handle: int) -> None:
-    """Let go, also for a child that was forked this very moment."""
+    """Release the lock, also for a child that was forked at this moment."""
     with contextlib.suppress(ImportError, OSError):
         import fcntl
 

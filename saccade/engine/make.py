@@ -47,9 +47,10 @@ def model(recipe: Recipe, classes: int) -> nn.Module:
 
 
 def _begin(net: nn.Module, recipe: Recipe) -> None:
-    """Weights to start from, and grafts: the one first that the other needs.
+    """Load the weights to start from, and make the grafts, in the order that the weights need.
 
-    Weights of a model without grafts come before them, so that `keep` has something to keep.
+    Weights of a model without grafts are loaded first, so that `keep` can use them; those of a
+    grafted model need the grafts.
     """
     settings, definition = recipe.model, tasks.of(recipe)
     grafted = bool(settings.start and settings.graft) and getattr(load(settings.start), "grafts", 0)
@@ -77,7 +78,7 @@ def task(recipe: Recipe, classes: tuple[str, ...], notes: dict[str, Any] | None 
     Args:
         recipe: what is trained
         classes: the names of the classes
-        notes: what the data want the task to know beside them, such as ids of classes
+        notes: what the task must know about the data, such as ids of classes
     """
     torch.manual_seed(recipe.loop.seed)
     net = model(recipe, len(classes))
@@ -86,7 +87,7 @@ def task(recipe: Recipe, classes: tuple[str, ...], notes: dict[str, Any] | None 
 
 @torch.no_grad()
 def try_sizes(task: Task, recipe: Recipe) -> None:
-    """Show the network blank images, so that one that cannot take the recipe's size says so now."""
+    """Run the network on blank images, so that a size it cannot take is refused before training."""
     for size in tasks.of(recipe).example_sides(recipe):
         try:
             task.eval()(torch.zeros(1, 3, size, size))
@@ -99,7 +100,7 @@ def try_sizes(task: Task, recipe: Recipe) -> None:
 
 
 def with_epochs(recipe: Recipe, images: int) -> Recipe:
-    """Where the recipe counts iterations: with the number of epochs that they are."""
+    """The recipe with its number of epochs, where it counts iterations instead."""
     plan = recipe.schedule
     if plan.iterations is None:
         return recipe
@@ -108,7 +109,7 @@ def with_epochs(recipe: Recipe, images: int) -> Recipe:
 
 
 def without_start(recipe: Recipe) -> Recipe:
-    """For a network whose weights come from elsewhere, or do not matter."""
+    """The recipe without weights to start from: they come from elsewhere, or do not matter."""
     options = {key: value for key, value in recipe.model.options.items() if key != "pretrained"}
     return change(recipe, model__start="", model__options=options)
 
@@ -160,7 +161,7 @@ def unaugmented(
     workers: int = 0,
     limit: float = 1.0,
 ) -> Loader:
-    """Every image once, as these test settings show it to a network.
+    """A loader of every image once, resized and normalised by these test settings.
 
     Args:
         definition: the task

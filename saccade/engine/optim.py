@@ -1,4 +1,4 @@
-"""How parameters move: timm's optimisers and schedules as a recipe asks, and their moving average.
+"""Optimisers and schedules of timm by a recipe, and the moving average of parameters.
 
 rate(step) = peak * lr_scale * schedule(step),   peak = lr * batch / lr_batch
 """

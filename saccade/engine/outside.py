@@ -1,8 +1,9 @@
-"""What a run's recipe names outside of its folder: weights to begin with, a teacher, a download.
+"""Refuse files and downloads that a run's recipe names outside of the run's folder.
 
-Whoever types `train` names these himself. A run's folder may come from a stranger, so `resume` and
-whatever else reads it opens and fetches none of them, unless `--trust` says that the run is one's
-own. Models that come with saccade, or by pip, and files inside the folder are always taken.
+These are weights to begin with, a teacher, pretrained weights. The person who types `train` names
+them. A run's folder, however, may come from a stranger: `resume` opens and fetches none of them,
+unless `--trust` says that the run is one's own. Models that come with saccade or by pip, and files
+inside the folder, are always allowed.
 """
 
 from pathlib import Path

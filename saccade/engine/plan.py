@@ -11,7 +11,7 @@ from saccade.recipes import book
 from saccade.recipes.everyday import everyday
 from saccade.recipes.recipe import Recipe, change, override
 
-# What a recipe is trained on if nobody says.
+# What a recipe is trained on without --data.
 DATA = {
     "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_record": "cifar10",
     "cifar_best": "cifar10",

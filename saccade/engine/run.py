@@ -115,7 +115,7 @@ class Run:
         options = self.recipe.model.options
         return {key: options[key] for key in unstated(self.recipe.model.name) if key in options}
 
-    # -- what comes of it --------------------------------------------------------------------
+    # -- its results -------------------------------------------------------------------------
 
     def lines(self, file: str = "report.jsonl") -> list[dict[str, Any]]:
         """The lines of a file so far; from a torn line on, all are left out."""

@@ -1,4 +1,4 @@
-"""What a person wants: train, resume, evaluate. The command line and notebooks call these."""
+"""Train, resume and evaluate: what the command line and `saccade.train` call."""
 
 import dataclasses
 import os
@@ -242,7 +242,7 @@ def _fit(
 def _count_at_the_end(
     run: Run, images: Any, group: Group, watcher: Watcher, report: Report | None
 ) -> None:
-    """Show the best model the validation set that nothing was chosen by, for the first time."""
+    """Evaluate the best model on the validation set, which no choice was based on before."""
     one = opened(run.folder, group.device)
     loader = make.unaugmented(
         one.definition, one.test, images, one.task.net, group, run.recipe.loop.batch,
@@ -267,7 +267,7 @@ def _count_at_the_end(
 def _prepare(
     definition: TaskDefinition, training: Training, splits: Splits, watcher: Watcher
 ) -> None:
-    """Fit the baseline and make what the task needs. All that could be refused was refused."""
+    """Fit the baseline and make what the task needs, after all checks have passed."""
     run, group, net = training.run, training.group, training.task.net
 
     def batches(images: Readable, test: Any) -> Iterator[Batch]:
@@ -338,15 +338,15 @@ class LoadedModel:
     definition: TaskDefinition
     task: Task
     test: Any
-    """The test settings by which it wants to see pictures."""
+    """The settings by which pictures are resized and cropped for it."""
     classes: list[str]
     notes: dict[str, Any]
-    """What its data wanted it to remember, such as ids of classes."""
+    """What the task must know about its data, such as ids of classes."""
     settings: Any
     """Its task's group of the recipe."""
 
     def transform(self, test: Any = None) -> Any:
-        """What is done to a picture before the model sees it, by its own test settings or these."""
+        """The preprocessing of a picture, by the model's own test settings or by these."""
         about = describe.timm_config(self.task.net)
         settings = self.test if test is None else test
         return self.definition.test_transform(settings, about["mean"], about["std"])
@@ -376,7 +376,7 @@ def opened(
 def ready(
     net: Any, device: torch.device | str = "cpu", notes: dict[str, Any] | None = None
 ) -> LoadedModel:
-    """A network that `load` gave, with the task that its notes name, or others in their place."""
+    """The network that `load` gave, with the task that its notes (or these) name."""
     notes = net.notes if notes is None else notes
     assert notes is not None
     classes, data = notes["classes"], notes.get("data", {})
@@ -429,7 +429,7 @@ def evaluation(
     batch: int | None = None,
     device: str | None = None,
 ) -> Evaluation:
-    """A trained model's figures over a set, whose classes are matched by name.
+    """Evaluate a trained model on a data set, whose classes are matched by name.
 
     Args:
         model: a run's folder, a saved model, or the name of one that comes with saccade
@@ -462,7 +462,7 @@ def evaluation(
 
 
 def _part(splits: Splits, split: str) -> Any:
-    """The images of a set that a word means."""
+    """The images that a split's name stands for."""
     if split == "train":
         return splits.train
     if split == "tune" and splits.final is None:

@@ -88,7 +88,7 @@ def local_rows(value: Any) -> tuple[int, Tensor] | None:
 
 
 def check(folder: Path) -> str:
-    """The checksum of a whole folder; one that is not raises `DamagedFileError`."""
+    """The checksum of a folder; `DamagedFileError` if any of its files is damaged or missing."""
     digest = archive.digest(folder / REST)
     listed = archive.about(folder / REST).get("files")
     if not isinstance(listed, dict) or not listed:

@@ -175,7 +175,7 @@ def _chosen(
 
 
 def weight_names(path: Path) -> set[str]:
-    """What a whole checkpoint has of the task's parameters and buffers; tensors are not read."""
+    """The names of the task's parameters and buffers in a checkpoint; tensors are not read."""
     if path.suffix == archive.SUFFIX:
         return set(archive.read(path, tensor=lambda _, name: name)["model"])
     if not path.is_dir():

@@ -35,7 +35,7 @@ Report = Callable[[Run], list[str]]
 
 
 class Training:
-    """One run while it trains: model, optimiser, loaders, and where it stands.
+    """One run while it trains: model, optimiser, loaders, and the step it has reached.
 
     `report` is called in the first process after each evaluation; the sentences that it returns
     are printed by the watcher. `known` is what checkpoints should remember of the images.
@@ -75,7 +75,7 @@ class Training:
         self.seconds = 0.0
         self.cpu = 0.0  # seconds of all threads of this process
         self.best: float | None = None
-        self.evaluation_due = False  # an evaluation that was broken off
+        self.evaluation_due = False  # an evaluation was interrupted and is still to be done
         self.stop_signals: list[int] = []
 
     # -- the loop ----------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Training:
         return length(self.recipe.schedule, len(self.train))
 
     def fit(self) -> None:
-        """Train to the end of the schedule, from wherever the state stands."""
+        """Train to the end of the schedule, from the step that was reached."""
         self.watcher.began(self.run, self.step, self.steps)
         began = time.monotonic() - self.seconds
         began_cpu = time.process_time() - self.cpu
@@ -109,7 +109,7 @@ class Training:
                         break
 
     def advance(self, parts: list[Batch], stop: bool = False) -> bool:
-        """Train one step and report it; whether any process was asked to stop."""
+        """Train one step and report it; gives whether any process was asked to stop."""
         terms, stopping = self._step(parts, stop)
         self._note(terms)
         return stopping
@@ -185,7 +185,7 @@ class Training:
         self.train.close()
         self.val.close()
 
-    # -- what is told and kept -----------------------------------------------------------------
+    # -- reporting and saving ------------------------------------------------------------------
 
     def _note(self, terms: dict[str, float]) -> None:
         rate = self._rate()
@@ -200,7 +200,7 @@ class Training:
     def _end(self, epoch: int) -> None:
         """After an epoch: evaluate if it is time, and save.
 
-        A signal to stop breaks the evaluation off; it is then done first when the run goes on.
+        A signal to stop interrupts the evaluation; it is then done first when the run goes on.
         """
         due = epoch % self.loop.evaluate_every == 0 or self.step == self.steps
         self.evaluation_due = False
@@ -210,7 +210,7 @@ class Training:
             self.evaluation_due = True
             self.save()
             raise Stopped(f"stopped at step {self.step} of {self.steps}, evaluating") from None
-        except ValueError:  # images that cannot be read, more than may be: the epoch is kept
+        except ValueError:  # too many images cannot be read: the epoch is saved all the same
             self.evaluation_due = True
             self.save()
             raise
@@ -233,9 +233,9 @@ class Training:
                 self.best = score
                 self.weights.publish(self.run, figures, self.notes, self.group)
             tables = self._tables(metric) if best and self.group.first else None
-        for loader in (self.train, self.val):  # what one process met, all know
-            for met in distributed.all_gather(dict(loader.bad), self.group):
-                loader.note(met)
+        for loader in (self.train, self.val):  # every process learns of all unreadable images
+            for bad in distributed.all_gather(dict(loader.bad), self.group):
+                loader.note(bad)
         line = {
             "epoch": epoch, "step": self.step, "seconds": round(self.seconds, 1),
             "cpu_seconds": round(self.cpu, 1),
@@ -252,7 +252,7 @@ class Training:
             state = rng()
             for sentence in self.report(self.run):
                 self.watcher.say(sentence)
-            set_rng(state)  # whatever a report draws, the run goes on as if it had not
+            set_rng(state)  # random numbers that a report draws change nothing in the run
         return score
 
     def _tables(self, metric: Metric) -> dict[str, Any]:

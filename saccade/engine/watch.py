@@ -1,4 +1,4 @@
-"""Whoever looks on while a run trains: a progress bar, a log, several of them, or nobody."""
+"""What is told of a run's progress while it trains: a progress bar, a log, several, or none."""
 
 from contextlib import ExitStack
 from typing import Any, Protocol, runtime_checkable
@@ -8,7 +8,7 @@ from saccade.engine.run import Run
 
 @runtime_checkable
 class Watcher(Protocol):
-    """Whoever looks on: a progress bar, a log."""
+    """What a run calls on its way: at the beginning, after each step, after each evaluation."""
 
     def began(self, run: Run, step: int, steps: int) -> None: ...
     def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None: ...

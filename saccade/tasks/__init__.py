@@ -1,4 +1,4 @@
-"""One package a task: network, loss, prediction, metric, data and report of it in one place.
+"""Tasks, one package each: network, loss, prediction, metric, data and report in one place.
 
 `register` makes one known that is defined elsewhere; see CONTRIBUTING.md.
 """

@@ -28,9 +28,9 @@ class PictureAnswer(ABC):
     """What a model says about one picture."""
 
     photo: Image.Image
-    """The picture that was asked about, upright and in RGB."""
+    """The input picture, upright and in RGB."""
     name: str = ""
-    """Its file, or its place among those that were asked about."""
+    """Its file, or its number among the input pictures."""
 
     @abstractmethod
     def plain(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class ClassAnswer(PictureAnswer):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BoxAnswer(PictureAnswer):
-    """The things in a picture, the surest first."""
+    """The objects in a picture, those with the highest scores first."""
 
     boxes: Float[np.ndarray, "n 4"]
     """x0 y0 x1 y1 in pixels of the picture."""
@@ -156,7 +156,7 @@ class MaskAnswer(PictureAnswer):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ImageAnswer(PictureAnswer):
-    """A picture made of the picture: with more pixels, or as a network remembers it."""
+    """A picture that the model made of the input: enlarged, or reconstructed."""
 
     picture: Image.Image
 
@@ -173,7 +173,7 @@ class ImageAnswer(PictureAnswer):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ValueAnswer(PictureAnswer):
-    """What a task from elsewhere predicts, as it is."""
+    """The prediction of a task that has no answer class of its own, as it is."""
 
     value: Any
     SIMPLE: ClassVar[tuple[type, ...]] = (int, float, str, bool, list, dict, tuple)
@@ -186,12 +186,12 @@ class ValueAnswer(PictureAnswer):
 
 
 def value_answer(task: Any, value: Any, photo: Image.Image, name: str) -> PictureAnswer:
-    """The answer of a task that does not say how its predictions are to be read."""
+    """The answer of a task that does not define one."""
     return ValueAnswer(photo=photo, name=name, value=value)
 
 
 def image_answer(task: Any, value: Any, photo: Image.Image, name: str) -> PictureAnswer:
-    """Of a task that predicts a picture in 0..1, 3 H W."""
+    """The answer of a task that predicts a picture, 3 H W in 0..1."""
     pixels = value.mul(255).round().byte().permute(1, 2, 0).cpu().numpy()
     return ImageAnswer(photo=photo, name=name, picture=Image.fromarray(pixels))
 
@@ -202,7 +202,7 @@ def summed_up(answers: Sequence[PictureAnswer]) -> str:
 
 
 def _inline(picture: Image.Image, side: int = SHOWN) -> str:
-    """A picture inside a page, small enough for one."""
+    """A picture as HTML, made small and embedded in the page."""
     small = picture.copy()
     small.thumbnail((side, side))
     return f'<img alt="" src="data:image/png;base64,{base64.b64encode(_png(small)).decode()}">'

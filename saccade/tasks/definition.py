@@ -125,7 +125,7 @@ class TaskDefinition:
     find: Callable[[str, Data, int], Splits]
     """(path, data settings, seed): the training and the validation set at a path."""
     every: Callable[[str, list[str]], Readable]
-    """(path, classes): all that a model with these classes can be tested on at a path."""
+    """(path, classes): all images at a path on which a model with these classes can be tested."""
     align: Callable[[Any, list[str]], Readable]
     """(images, classes): the images, with labels in the order of a model's classes."""
     train_transform: Callable[[Any, Colour, Colour], Transform]
@@ -140,7 +140,7 @@ class TaskDefinition:
     network: Callable[[Recipe, int, dict[str, Any]], nn.Module]
     """(recipe, number of classes, options): the network; options are timm's."""
     task: Callable[[Any, Any, tuple[str, ...], dict[str, Any]], Task]
-    """(settings, network, classes, notes): the task; notes are what `find` put into its Splits."""
+    """(settings, network, classes, notes): the task; notes are those of the Splits from `find`."""
     check_model: Callable[[str], None] = check_timm_name
     """Refuse a model's name that the task cannot use."""
     example_sides: Callable[[Recipe], Sequence[int]] = square_sides
@@ -148,7 +148,7 @@ class TaskDefinition:
     start: Callable[[Any, str], None] = start_backbone
     """(network, source): take weights from a saved model (`model.start`)."""
     builders: Mapping[str, Callable[..., nn.Module]] = field(default_factory=dict)
-    """Networks that are not timm's: what `describe()["kind"]` says, and what builds it again."""
+    """Functions that build networks other than timm's, by `describe()["kind"]`."""
 
     # -- before the first step ---------------------------------------------------------------
 
@@ -164,13 +164,13 @@ class TaskDefinition:
     command: str = ""
     """The command that uses a trained model on pictures; none if empty."""
     example: Callable[[Any, Image.Image, Any, Any], Image.Image] | None = None
-    """(task, picture, what the set says of it, answer): the prediction beside the truth, for a
-    report; the picture alone if None."""
+    """(task, picture, target, answer): a drawing of the prediction beside the truth, for a report;
+    the picture alone if None."""
     whole: Callable[[Any], Any] = lambda test: test
-    """(test settings): those by which a picture that somebody asks about is shown."""
+    """(test settings): the settings for single pictures, outside of an evaluation."""
     hub_tag: str = "image-feature-extraction"
     """The Hugging Face hub's word for such models."""
     untrained: Callable[[str], Untrained | None] = lambda name: None
     """A network with fresh weights by its name in a paper; None if the task knows no such name."""
     answer: Callable[[Any, Any, Image.Image, str], PictureAnswer] = value_answer
-    """(task, prediction, picture, name): one of the things that `task.predict` gave, for people."""
+    """(task, prediction, picture, name): a prediction of `task.predict` as an answer for people."""

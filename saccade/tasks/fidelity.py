@@ -1,4 +1,4 @@
-"""How near a picture is to the one that it should be: PSNR, SSIM, and pictures to look at.
+"""Image quality against a reference: PSNR, SSIM, and pictures to look at.
 
     PSNR = 10 log10(1 / mean squared error)                                      pixels in 0..1
     SSIM = mean of (2 m m' + C1)(2 c + C2) / ((m^2 + m'^2 + C1)(v + v' + C2))

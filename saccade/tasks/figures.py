@@ -19,7 +19,7 @@ FIGURES: dict[str, Figure] = {"images": Figure("images", digits=0)}
 
 
 def figure(name: str) -> Figure:
-    """What was declared about a figure; one of which nothing was declared is a plain number."""
+    """How a figure is written; one that no task declared is a plain number."""
     plain = Figure(name.replace("_", " "), digits=3 if "loss" in name else 2)
     return FIGURES.get(name, plain)
 

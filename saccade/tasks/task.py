@@ -19,7 +19,7 @@ Terms = dict[str, Tensor]
 
 
 class Metric(ABC):
-    """What is counted over an evaluation; processes count their own share and `add` the others'."""
+    """The figures of an evaluation; each process counts its images and `add`s others' counts."""
 
     unread: dict[str, str]  # images left out because they cannot be read, and why
     warnings: tuple[str, ...] = ()  # what is odd about the images, in sentences
@@ -40,7 +40,7 @@ class Metric(ABC):
         """The figures, by name."""
 
     def tables(self) -> dict[str, Any]:
-        """What is too large for a line of figures (a confusion matrix), as plain lists."""
+        """Results that are too large for a line of figures, as plain lists: a confusion matrix."""
         return {}
 
 
@@ -60,7 +60,7 @@ class Task(nn.Module, ABC):
     def metric(self) -> Metric: ...
 
     def infer(self, image: Tensor, size: Tensor | None = None) -> dict[str, Tensor]:
-        """The output for pictures that somebody asks about, of which no truth is known."""
+        """The output for new pictures, for which no target is known."""
         return self(image, size)
 
     def raw(self, image: Tensor) -> dict[str, Tensor]:
@@ -74,7 +74,7 @@ class Task(nn.Module, ABC):
         return graph(image)
 
     def decoding(self) -> dict[str, Any]:
-        """The numbers by which `predict` reads raw outputs, for a program that must do without."""
+        """The numbers that `predict` uses, for programs that decode raw outputs without saccade."""
         return {}
 
     def prepare(self, image: Tensor, target: dict[str, Any]) -> dict[str, Any]:

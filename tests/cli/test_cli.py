@@ -209,7 +209,7 @@ def test_of_qnas_many_heads_a_few_are_drawn(run, photo, monkeypatch, words, most
     ("words", "says"),
     [
         (["--at", "5,5"], "saliency is of all pixels"),
-        (["--model", "qna_nano", "--kernels", "--at", "5,5"], "kernels are of all pixels"),
+        (["--model", "qna_nano", "--kernels", "--at", "5,5"], "kernels are drawn for all pixels"),
         (["--model", "sasa_nano", "--kernels"], "kernels are drawn of qna"),
         (["--model", "sasa_nano", "--at", "five"], "--at is ROW,COLUMN"),
         (["--model", "sasa_nano_conv"], "no attention to draw"),

@@ -1,4 +1,4 @@
-"""Images with boxes: sets in COCO's json, and what is done to them in training."""
+"""Images with boxes: data sets in COCO's json, and their augmentation."""
 
 from saccade.data.boxes.dataset import Boxes, aligned, every, find, hold_out
 

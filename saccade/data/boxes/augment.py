@@ -1,4 +1,4 @@
-"""What happens to an image and its boxes on their way to a detector.
+"""Augmentation and preprocessing of images with boxes, for detectors.
 
 Steps of torchvision.transforms.v2, and two in its manner, built from a recipe's `BoxAugment` or
 `BoxTest`. The picture becomes a tensor of bytes first: torch resizes those several times faster
@@ -7,7 +7,7 @@ than PIL does, and as well (antialiased).
     in training      boxes move with the image; crowds, and boxes that a crop cut away, are gone
     in evaluation    boxes stay as annotated, in pixels of the picture, and "original" has its size
 
-All chance comes from torch's global generator; the loader seeds it before each image.
+Random numbers come from torch's global generator, which the loader seeds before each image.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ from saccade.recipes.detect import BoxAugment, BoxTest
 
 Target = dict[str, Any]
 Step = Callable[[Tensor, Target], tuple[Tensor, Target]]
-LEAST = 32  # pixels a side of what a network is shown: strips are widened
+LEAST = 32  # pixels a side, at least, of a network's input: strips are widened
 ANY = 10**6  # pixels of a long side that is not limited
 LEFT = 1.0  # pixels that a crop must leave of a box, in width and height
 
@@ -117,7 +117,7 @@ def _sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
 
 
 class BoxTransform:
-    """A picture and its annotation to a tensor and the boxes to find in it."""
+    """A picture and its annotation to a tensor and its target boxes."""
 
     def __init__(self, steps: Sequence[Step], normalise: Normalise):
         self.steps, self.normalise = list(steps), normalise
@@ -183,7 +183,7 @@ def _boxes(boxes: Float[Tensor, "n 4"], image: Image.Image) -> tv_tensors.Boundi
 
 
 def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:
-    """What a training image goes through: a resize, and what else the recipe asks for."""
+    """Preprocessing of training images: a resize, and what else the recipe asks for."""
     steps: list[Step] = []
     if augment.part:
         low, high = augment.part_sides
@@ -200,7 +200,7 @@ def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:
 
 
 def test(test: BoxTest, mean: Colour, std: Colour) -> BoxTestTransform:
-    """What an image that is searched goes through: a resize."""
+    """Preprocessing of evaluated images: a resize."""
     return BoxTestTransform(BoxResize((test.short,), test.long), Normalise(mean, std))
 
 

@@ -1,8 +1,8 @@
-"""A COCO json as compact arrays, and all that is odd about it.
+"""Read a COCO json into compact arrays, with a list of its faults.
 
-Nothing odd stops the reading and nothing is dropped in silence: each oddity is a line of the
-`Findings`, under what was done about it. Refused is only what is no COCO json at all, a picture
-outside of the data folder, and a file whose boxes are written in another way than COCO's.
+A fault does not stop the reading, and nothing is dropped silently: each fault is a line of the
+`Findings`. An error is raised only for a file that is no COCO json, for a picture outside of the
+data folder, and for boxes that are not written in COCO's way.
 """
 
 import contextlib
@@ -55,14 +55,14 @@ class Annotations:
 
 
 def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
-    """What a json says of the pictures that lie in one of the folders."""
+    """The annotations of the pictures that lie in one of the folders."""
     with _uncollected():
         return _read(path, root, folders)
 
 
 @contextlib.contextmanager
 def _uncollected() -> Generator[None]:
-    """Switch python's garbage collector off: it would search millions of objects in vain."""
+    """Pause python's garbage collector, which would scan millions of objects for nothing."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -164,7 +164,7 @@ def _categories(
 
 
 def _is_text(name: str) -> bool:
-    """Whether it can be printed: half of a pair of surrogates cannot."""
+    """Whether a name can be printed; a lone surrogate cannot."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -247,7 +247,7 @@ def _file_name(row: dict[str, Any]) -> str:
 
 
 def _existing_name(name: str, folders: list[Path]) -> str | None:
-    """The picture's path: by its whole name in any folder, else by its last part."""
+    """The path of a picture: its full name in one of the folders, else its last part."""
     for tried in dict.fromkeys((name, os.path.basename(name))):
         for folder in folders:
             path = os.path.join(folder, tried)
@@ -338,7 +338,7 @@ def _called(key: Any, n: int) -> str:
 
 
 def _box(bbox: Any, size: tuple[int, int]) -> tuple[tuple[float, float, float, float] | None, str]:
-    """Corners of x y w h, inside the image, or None; and what is odd about it."""
+    """Corners of x y w h, clipped to the image, or None; and the fault, if any."""
     if not isinstance(bbox, list) or len(bbox) != 4 or not NUMBERS.issuperset(map(type, bbox)):
         return None, NO_NUMBERS
     x, y, w, h = bbox

@@ -1,21 +1,21 @@
-"""How a json writes its boxes: what no single box tells, all of them together do.
+"""Check that a json's boxes are x y w h in pixels, by looking at all of them together.
 
-COCO's boxes are x y w h in pixels. Two other ways of writing pass every check of a single box, and
-a model would be trained on wrong boxes without a word:
+Two other conventions pass every check of a single box, and a model would be trained on wrong boxes
+without a warning:
 
     shares of the picture    all four numbers are at most 1: a set of boxes inside the first pixel
     x0 y0 x1 y1 in pixels    read as x y w h, boxes right of or below the middle reach beyond their
                              picture; read as corners, all lie inside, the second to the right of
                              and below the first. Or the areas given fit the corners only.
 
-Objects that touch their picture's border, large ones in its middle, and some careless boxes are
-found in every real set; the limits below lie far from both.
+Every real set has objects that touch their picture's border, large ones in its middle, and some
+careless boxes; the limits below allow for these.
 """
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-LEAST = 4  # boxes; fewer are no statistics
+LEAST = 4  # boxes; fewer are too few to judge by
 SHARES = 0.2  # of the boxes, if so many lie inside the first pixel
 BEYOND = 0.25  # of the boxes, if so many reach beyond their picture
 MARGIN = 0.02  # of a side, by which careless boxes reach beyond it
@@ -55,7 +55,7 @@ def refuse_other(
 def inside_first_pixel(
     boxes: Float[np.ndarray, "M 4"], sizes: Float[np.ndarray, "M 2"]
 ) -> Bool[np.ndarray, "M"]:
-    """Boxes that no pixel of their picture tells from a share of it."""
+    """Boxes inside the first pixel, which are probably shares of their picture."""
     small = (boxes <= FIRST_PIXEL).all(1) & (boxes >= 1 - FIRST_PIXEL).all(1)
     return small & ((sizes == 0) | (sizes >= 8)).all(1)
 

@@ -1,4 +1,4 @@
-"""From a path to a training and a validation set of images with boxes, in COCO's json.
+"""Find and read the training and validation set of a folder in COCO's format.
 
     FOLDER/annotations/instances_{train,val}.json      pictures in FOLDER/images/{train,val}
     FOLDER/annotations/instances_{train,val}2017.json  in FOLDER/{train,val}2017: COCO's own
@@ -63,7 +63,7 @@ class Boxes(Images):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is odd about the set, in sentences."""
+        """Faults of the set, in sentences."""
         return *self.layout_warnings, *sentences_about(self.findings, "")
 
     def __len__(self) -> int:
@@ -194,9 +194,9 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
 
 
 def every(path: str, classes: list[str]) -> Boxes:
-    """What there is to test a trained model on: a validation set, or else all images at the path.
+    """The images to evaluate a trained model on: a validation set, or else all at the path.
 
-    Its classes are brought into the model's order; boxes of one that the model does not know are
+    Classes are numbered as in the model; boxes of a class that the model does not know are
     refused.
     """
     layout = _layout(_place(path))
@@ -210,9 +210,9 @@ def every(path: str, classes: list[str]) -> Boxes:
 def aligned(
     boxes: Boxes, classes: list[str], whose: str = "the model's", ids: Sequence[int] | None = None
 ) -> Boxes:
-    """The set with its classes numbered as in another list; one of no boxes need not be there.
+    """The set with its classes numbered as in another list; a class without boxes may be missing.
 
-    A class that the set does not list keeps the id it has elsewhere, if that is given and free.
+    A class that the set does not list gets the id in `ids`, if that is not taken.
     """
     if boxes.classes == classes:
         return boxes
@@ -255,7 +255,7 @@ def hold_out(boxes: Boxes, share: float, seed: int) -> tuple[Boxes, Boxes]:
     if not held[full].any():
         raise ValueError("one image with boxes leaves none to validate; add images or a val set")
     train, val = boxes.some(np.flatnonzero(~held)), boxes.some(np.flatnonzero(held))
-    val.findings = {}  # they are told of once
+    val.findings = {}  # reported once, with the training set
     return train, val
 
 
@@ -320,7 +320,7 @@ def _layout(place: Path) -> _Layout:
 
 
 def _alone(json: Path) -> _Source:
-    """A json by itself: pictures beside it, in images/, or as its own folder's layout has them."""
+    """A single json: pictures beside it, in images/, or where its folder's layout has them."""
     root = json.parent.parent if json.parent.name == "annotations" else json.parent
     split = json.stem.removeprefix("instances_")
     inside = (root, root / "images", root / "images" / split, root / split)
@@ -362,7 +362,7 @@ def _roboflow(place: Path, what: str) -> _Layout | None:
     return _Layout(what, files.get("train"), val)
 
 
-# -- what is said ---------------------------------------------------------------------------
+# -- picture sizes --------------------------------------------------------------------------
 
 
 def _look_at(boxes: Boxes) -> None:
@@ -429,7 +429,7 @@ def _summary(what: str, train: Boxes, val: Boxes, final: Boxes | None) -> str:
 
 
 def _counts(boxes: Boxes) -> str:
-    """Also images without boxes, which are background, and crowds, which count neither way."""
+    """A sentence: images, boxes, images without boxes (background), and crowds."""
     empty, crowds = int((np.diff(boxes.starts) == 0).sum()), int(boxes.crowd.sum())
     more = [f"images without: {empty}"] if empty else []
     more += [f"crowds: {crowds}"] if crowds else []

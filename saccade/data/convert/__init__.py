@@ -1,4 +1,4 @@
-"""Boxes in other formats, made into a COCO set."""
+"""Convert boxes in VOC's and YOLO's formats to a COCO data set."""
 
 from saccade.data.convert.to_coco import Converted, Split, convert
 

@@ -1,4 +1,4 @@
-"""Whether a folder holds boxes in VOC's or YOLO's layout, from the names of what lies in it.
+"""Recognise VOC's and YOLO's folder layouts by file names.
 
 VOC     Annotations/*.xml, *.xml, or SPLIT/*.xml
 YOLO    images/SPLIT/ and labels/SPLIT/, SPLIT/images/ and SPLIT/labels/, or images/ and labels/
@@ -15,7 +15,7 @@ SPLITS = {
 
 
 def files(folder: Path, pattern: str) -> list[Path]:
-    """The files that match, in order; what is no file is left out."""
+    """The files that match, sorted; other entries are left out."""
     return sorted(path for path in folder.glob(pattern) if path.is_file())
 
 
@@ -60,7 +60,7 @@ def advice(place: Path, deep: bool = False) -> str:
 
     Args:
         place: the folder
-        deep: whether one that lies in the folder (VOC2012 in VOCdevkit) is meant too
+        deep: also look into folders inside it (VOC2012 in VOCdevkit)
     """
     inside = sorted(f for f in place.glob("*/") if not f.name.startswith(".")) if deep else []
     for folder in (place, *inside):

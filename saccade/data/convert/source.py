@@ -1,4 +1,4 @@
-"""Pictures with named boxes: what every format is read into before it is written as COCO."""
+"""Pictures with named boxes: the common form between reading any format and writing COCO."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ class Labelled(NamedTuple):
 
     path: Path
     name: str
-    """What to call it below images/SPLIT; unique there."""
+    """Its file name below images/SPLIT; unique there."""
     size: tuple[int, int]
     """Width and height that the boxes refer to."""
     boxes: list[Named]
@@ -32,7 +32,7 @@ class Source:
 
     splits: dict[str, list[Labelled]]
     classes: list[str]
-    """All that boxes name, or all that the set lists, in its order."""
+    """The classes that the set lists, in its order, or else those of its boxes."""
     findings: Findings = field(default_factory=dict)
 
     def note(self, kind: str, line: str) -> None:

@@ -1,10 +1,10 @@
-"""Boxes in VOC's xml or YOLO's text, made into a COCO set that `boxes` reads.
+"""Write a COCO data set from boxes in VOC's xml or YOLO's text.
 
     OUT/annotations/instances_SPLIT.json    category ids from 1, in the order of the classes
     OUT/images/SPLIT/                       the pictures: links to the same file where the disk can
 
-The format is guessed from the layout. What cannot be read is left out, counted and told; nothing is
-written before all has been read.
+The format is recognised by the layout. Pictures and boxes that cannot be read are left out, counted
+and reported; nothing is written before everything was read.
 """
 
 import json
@@ -40,13 +40,13 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class Converted:
-    """The format that was read, the splits that were written, and what was odd."""
+    """The format that was read, the splits that were written, and faults of the data."""
 
     format: str
     splits: dict[str, Split]
     classes: list[str]
     notes: list[str] = field(default_factory=list)
-    """What was left out or is odd, a sentence each."""
+    """Sentences about what was left out, and about faults."""
     findings: Findings = field(default_factory=dict)
     """The same in full, a line for each case."""
 

@@ -1,4 +1,4 @@
-"""Pascal VOC: an xml a picture.
+"""Read Pascal VOC data sets: one xml file for each picture.
 
     Annotations/*.xml            size, and for each object a name and a bndbox
     JPEGImages/ (or images/)     the pictures, or they lie beside the xml files

@@ -1,4 +1,4 @@
-"""YOLO: a text file a picture.
+"""Read YOLO data sets: one text file for each picture.
 
     images/SPLIT/ and labels/SPLIT/     or SPLIT/images/ and SPLIT/labels/, or images/ and labels/
     data.yaml (names), classes.txt      the names of the classes

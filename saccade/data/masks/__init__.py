@@ -1,4 +1,4 @@
-"""Images with a class for each pixel: folders of masks, and what is done to them in training."""
+"""Images with a class for each pixel: folders of masks, and their augmentation."""
 
 from saccade.data.masks.dataset import IGNORED, Legend, Masks, aligned, every, find
 

@@ -1,10 +1,10 @@
-"""What happens to an image and its mask on their way to the model.
+"""Augmentation and preprocessing of images with masks, for segmentation.
 
-In training both are resized, cut and flipped alike; in evaluation the image alone is resized, and
-the mask keeps every pixel that somebody drew. A mask takes the nearest pixel's class, at the very
-places where an image is blended.
+In training both are resized, cropped and flipped together; in evaluation only the image is resized,
+and the mask keeps its full size. Masks are resized by the nearest pixel, images by interpolation at
+the same places.
 
-All chance comes from torch's global generator, which the loader seeds before each image.
+Random numbers come from torch's global generator, which the loader seeds before each image.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ from saccade.recipes.segment import MaskAugment, MaskTest
 
 Pair = tuple[tv_tensors.Image, tv_tensors.Mask]
 TRIES = 10  # of a crop that is not all one class
-LEAST = 32  # pixels a side, of what a network is shown
+LEAST = 32  # pixels a side, at least, of a network's input
 
 
 def fitted(size: tuple[int, int], short: float, long: float) -> tuple[int, int]:
@@ -40,7 +40,7 @@ def resized(image: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class MaskResize:
-    """To the short side, times a factor drawn from `scale`; the long side is bounded likewise."""
+    """Resize to a short side times a random factor from `scale`; the long side is bounded too."""
 
     def __init__(self, short: int, long: int, scale: tuple[float, float]):
         self.short, self.long, self.scale = short, long, scale
@@ -58,7 +58,7 @@ class MaskResize:
 
 
 class MaskCrop:
-    """A random square; where the image is smaller, the mean colour and IGNORED fill it up.
+    """Crop a random square; a smaller image is padded with the mean colour and IGNORED.
 
     One in which a single class has more than `single` of the labelled pixels is drawn again.
     """
@@ -95,7 +95,7 @@ def _largest(mask: Tensor) -> float:
 
 
 class MaskTransform:
-    """Steps that see image and mask together, then numbers."""
+    """Steps on image and mask together, then the conversion to tensors."""
 
     NAMES: ClassVar[dict[type, str]] = {
         MaskResize: "resize",
@@ -128,7 +128,7 @@ class MaskTransform:
 
 
 class MaskTestTransform:
-    """The image at the size a model is tested at; the mask, if there is one, as it is on disk."""
+    """Resize an evaluated image; its mask, if there is one, stays as it is on disk."""
 
     def __init__(self, short: int, long: int, normalise: Normalise):
         self.short, self.long, self.normalise = short, long, normalise
@@ -144,7 +144,7 @@ class MaskTestTransform:
 
 
 def train(augment: MaskAugment, mean: Colour, std: Colour) -> MaskTransform:
-    """What a training image goes through with its mask."""
+    """Preprocessing of training images and their masks."""
     steps: list[Callable[..., Any]] = [
         MaskResize(augment.short, augment.long, augment.scale),
         MaskCrop(augment.crop, augment.single, [round(255 * x) for x in mean]),

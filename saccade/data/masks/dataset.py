@@ -1,4 +1,4 @@
-"""From a folder of images and masks to a training and a validation set.
+"""Find and read the training and validation set of a folder of images and masks.
 
     FOLDER/images/{train,val}/NAME.jpg              or images/NAME.jpg, part of it held out
     FOLDER/masks/{train,val}/NAME.png               or semantic, labels, annotations
@@ -10,8 +10,8 @@
 ADE20K's own layout (images/training, annotations/training, objectInfo150.txt) is the same with
 ids 1 to 150, of which 0 is no class.
 
-A mask is a PNG of one id a pixel, grey or with a palette. Inside, classes are 0, 1, ... and IGNORED
-is what no loss or figure looks at: unlabelled pixels, and ids that no class has.
+A mask is a PNG with one id a pixel, grey or with a palette. In memory, classes are 0, 1, ..., and
+IGNORED marks pixels that loss and figures leave out: unlabelled ones, and ids without a class.
 """
 
 import json
@@ -62,7 +62,7 @@ class Masks(Images):
     """Pictures with a class for each pixel."""
 
     warnings: tuple[str, ...] = ()
-    """What is odd about them, in sentences."""
+    """Faults of the set, in sentences."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
 
 
 def every(path: str, classes: list[str]) -> Masks:
-    """What there is to test a model on: a validation set, or else all images that have a mask."""
+    """The images to evaluate a model on: a validation set, or else all that have a mask."""
     place, legend = Path(path), _legend(Path(path))
     for split in ("val", "", "train"):
         findings: dict[str, list[str]] = {}
@@ -323,7 +323,7 @@ def _ade20k(file: Path) -> Legend:
 
 
 def _apart(known: dict[int, str]) -> dict[int, str]:
-    """Two of ADE20K's classes share their first word; the second gets its id beside it."""
+    """ADE20K's class names made unique: a name that comes twice gets its id appended."""
     seen: set[str] = set()
     for i, name in known.items():
         known[i] = f"{name} {i}" if name in seen else name
@@ -349,7 +349,7 @@ def _legend_of(where: str, known: dict[int, str], ignored: tuple[int, ...]) -> L
 
 
 class MaskFault(NamedTuple):
-    """What is odd about one image's mask."""
+    """The faults of one image's mask."""
 
     broken: str = ""
     misfit: str = ""

@@ -1,4 +1,4 @@
-"""The image itself, through a narrow middle: nothing but pictures is needed."""
+"""Auto-encoding: reconstruct an image from a small code; the data need no labels."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
-"""The image itself, through a narrow middle: L1 loss, judged by PSNR and SSIM.
+"""An auto-encoder's loss and metric: L1 in training, PSNR and SSIM in evaluation.
 
-Figures are means over images, of reconstructions held to 0..1.
+Figures are means over images; reconstructions are clamped to 0..1 first.
 """
 
 from typing import Any
@@ -49,7 +49,7 @@ class Fidelity(FidelityMetric):
     figures = ("psnr", "ssim", "l1")
     most = 8
     title = "reconstruction"
-    caption = "Images in the upper row, and beneath what came back of them"
+    caption = "Images in the upper row, their reconstructions in the lower"
 
     def update(self, output: dict[str, Tensor], target: dict[str, Any]) -> None:
         image = output["input"].float()

@@ -1,4 +1,4 @@
-"""One class an image, with or without a teacher."""
+"""Classification: one class for each image, with or without a teacher."""
 
 from typing import Any
 

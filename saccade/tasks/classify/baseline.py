@@ -28,7 +28,7 @@ def fit_linear_model(preparation: Preparation) -> dict[str, float | str]:
 
 
 def linear(x: Tensor, y: Tensor, classes: int, decay: float = DECAY) -> tuple[Tensor, Tensor]:
-    """The weights and biases of least cross-entropy, by L-BFGS from zero: no chance is involved."""
+    """Weights and biases of least cross-entropy, by L-BFGS from zero; nothing in it is random."""
     W = torch.zeros(classes, x.shape[1], device=x.device, requires_grad=True)
     b = torch.zeros(classes, device=x.device, requires_grad=True)
     solver = torch.optim.LBFGS([W, b], max_iter=100, line_search_fn="strong_wolfe")

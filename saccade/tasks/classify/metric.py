@@ -1,4 +1,4 @@
-"""What evaluations count. Counts are whole numbers, so that shares of processes add up exactly."""
+"""The figures of a classifier. Counts are integers, so that those of processes add up exactly."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ class EvaluatedImage(NamedTuple):
 
 
 class Confusion(Metric):
-    """Top-1, top-5, loss, and how often each class was taken for each other (row: the truth)."""
+    """Top-1, top-5, loss, and the confusion matrix (row: the true class)."""
 
     def __init__(self, classes: Sequence[str]):
         self.classes = tuple(classes)
@@ -52,7 +52,7 @@ class Confusion(Metric):
             self._keep([EvaluatedImage(*row) for row in zip(*columns, strict=True)])
 
     def _keep(self, rows: list["EvaluatedImage"]) -> None:
-        """Those that are among the hardest, or the surest mistakes, so far."""
+        """Keep the images with the largest loss, and the mistakes with the highest scores."""
         every = {row.index: row for row in (*self.rows, *rows) if row.nats == row.nats}
         hard = sorted(every.values(), key=lambda row: (-row.nats, row.index))[:MOST]
         wrong = [row for row in every.values() if row.guess != row.label]

@@ -1,4 +1,4 @@
-"""Classifiers, of saccade and of timm."""
+"""Build classifiers by a recipe: saccade's and timm's."""
 
 from typing import Any
 

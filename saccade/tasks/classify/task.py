@@ -1,4 +1,4 @@
-"""One class an image.
+"""Classification: cross-entropy with mixed and smoothed labels, and distillation.
 
     loss = - sum over classes of t log softmax(logits),   t = share y1 + (1 - share) y2
 

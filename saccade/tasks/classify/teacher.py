@@ -1,12 +1,12 @@
-"""A teacher that sees what the student sees.
+"""A teacher for distillation, which gets the same augmented images as the student.
 
     logits = head(teacher's features of the augmented image, resized and normalised its own way)
 
 Where a file maps the set's classes to the teacher's own, its classifier is used as it is. Else a
 linear head is fitted first, on the teacher's features of the training images as evaluation would
-show them. How much its weights decay is chosen by the likelihood of images held out: a head that is
-sure of all it was fitted to has nothing to tell a student. It is kept in the run's folder, so that
-a resumed run has the same one.
+prepare them. Its weight decay is chosen by the likelihood of held-out images, because an overfitted
+head gives a student nothing but the labels. The head is saved in the run's folder, so that a
+resumed run has the same one.
 """
 
 import importlib.metadata as metadata
@@ -34,7 +34,7 @@ from saccade.tasks.classify.task import ClassifyTask, DistillTask
 from saccade.tasks.definition import Preparation
 
 DECAYS = (1e-3, 1e-2, 1e-1, 1.0)
-HELD = 0.2  # of the training images, to choose among them
+HELD = 0.2  # share of the training images that the decay is chosen on
 BY_PIP = {name: f"tf_{name}" for name in TEACHERS}
 
 
@@ -112,7 +112,7 @@ def make_teacher(settings: Distill, preparation: Preparation) -> Teacher:
 
 @torch.no_grad()
 def _width(teacher: Teacher, settings: Distill, side: int) -> int:
-    """How many features it gives of an image of that side, which it may not take."""
+    """How many features it has; a side that the teacher cannot take is refused."""
     device = teacher.scale.device
     try:
         return teacher.features(torch.zeros(1, 3, side, side, device=device)).shape[1]
@@ -176,7 +176,7 @@ class SomeRows(nn.Module):
 
 
 def _rows(file: str, classes: tuple[str, ...]) -> list[int]:
-    """Which of the teacher's classes each of ours is, by a JSON file of names and indices."""
+    """The teacher's index for each class, from a JSON file of names and indices."""
     path = Path(file)
     if not path.is_file():
         raise FileNotFoundError(f"task.classes: no file {file!r}; leave it empty to fit a head")
@@ -212,7 +212,7 @@ def _fit(teacher: Teacher, preparation: Preparation) -> float:
 
 
 def best_decay(x: Tensor, y: Tensor, classes: int) -> tuple[float, float]:
-    """The decay under which images held out are likeliest, and the accuracy on them."""
+    """The weight decay with the highest likelihood of held-out images, and the accuracy on them."""
     fitted, held = parted(len(y), HELD, seed=0)
     trials = []
     for decay in DECAYS:

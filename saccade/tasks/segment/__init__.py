@@ -1,4 +1,4 @@
-"""A class for every pixel: SemanticFPN."""
+"""Segmentation: a class for every pixel, by SemanticFPN."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def _answer(task: SegmentTask, labels: Any, photo: Image.Image, name: str) -> Ma
 
 
 def _example(task: SegmentTask, photo: Image.Image, target: Any, answer: Any) -> Image.Image:
-    known = np.where(target == IGNORED, answer.mask, target)  # no label, no fault
+    known = np.where(target == IGNORED, answer.mask, target)  # without a label: drawn as right
     return beside(overlay(photo, known, list(task.classes)), answer.draw())
 
 

@@ -1,9 +1,9 @@
-"""From logits to the classes of an image's own pixels.
+"""From logits to the class of every pixel, at the image's own size.
 
     logits at 1/4 -> x4 -> padding cut away -> the image's own size -> the likeliest class
 
-All resizing is bilinear, and happens a few classes at a time: the memory it takes is bounded, how
-large the image and how many the classes may be.
+All resizing is bilinear, and a few classes at a time, so that its memory is bounded for any image
+size and any number of classes.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ def likeliest(
 def _one(
     logits: Float[Tensor, "K h w"], inner_size: Sequence[int], size: tuple[int, int]
 ) -> UInt8[Tensor, "H W"]:
-    """`shown`: height and width at which the model saw the image."""
+    """The classes of one image, whose height and width were `inner_size` before the network."""
     pixels = max(size[0] * size[1], STRIDE**2 * logits[0].numel())
     together = max(AT_ONCE // pixels, 1)
     best = torch.full(size, -torch.inf, device=logits.device)

@@ -1,11 +1,11 @@
-"""A class for every pixel.
+"""Segmentation: cross-entropy of every pixel, and evaluation in windows.
 
     loss = - sum over labelled pixels of log softmax(logits)[class] / number of pixels
 
 Divided by all pixels, labelled or not, every labelled one weighs the same however a batch is cut
 into parts.
 
-What is predicted is counted at each image's own size (see `tasks.native`).
+Predictions are compared at each image's own size (see `pixels`).
 """
 
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ from saccade.tasks.task import Task, Terms
 class SegmentTask(Task):
     """A segmenter with cross-entropy over the pixels that have a label.
 
-    window   look at evaluated images through windows of this side, not whole
-    overlap  share of a window that the next one sees again, at least
-    ids      what each class is called in masks on disk; 0, 1, ... if nothing is said
+    window   evaluate images in windows of this side instead of as a whole
+    overlap  least share of a window that the next one covers too
+    ids      the number of each class in masks on disk; 0, 1, ... if None
     """
 
     best = "miou"
@@ -52,8 +52,8 @@ class SegmentTask(Task):
     ) -> dict[str, Tensor]:
         """Logits of every fourth pixel each way, and the images' sizes without padding.
 
-        Evaluated images are looked at without their padding, so that it makes no difference with
-        which others they came.
+        Evaluated images go through the network without their padding, so that the result does not
+        depend on the other images of the batch.
         """
         H, W = image.shape[2:]
         if size is None:
@@ -85,7 +85,7 @@ class SegmentTask(Task):
     def evaluated(
         self, image: Float[Tensor, "B C H W"], network: Callable[[Tensor], Tensor] | None = None
     ) -> Float[Tensor, "B K h w"]:
-        """Logits of the whole image, or through windows if it is larger than these."""
+        """Logits of the whole image, or of its windows if it is larger than one."""
         network = network or partial(self.net, coarse=True)
         if self.window is None or max(image.shape[2:]) <= self.window:
             return network(image)
@@ -97,7 +97,7 @@ class SegmentTask(Task):
         window: int,
         network: Callable[[Tensor], Tensor],
     ) -> Float[Tensor, "B K h w"]:
-        """The mean of the logits of all windows that see a pixel."""
+        """For each pixel the mean of the logits of all windows that hold it."""
         H, W = image.shape[2:]
         h, w = -(-H // STRIDE), -(-W // STRIDE)
         sums = image.new_zeros(len(image), len(self.classes), h, w)

@@ -1,4 +1,4 @@
-"""More pixels than a picture has: super-resolution, of which nothing but pictures is needed."""
+"""Super-resolution: enlarge pictures; the data need no labels."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,7 +28,7 @@ def _start(net: Any, source: str) -> None:
     """Take all weights that a network of the same blocks has; its factor may be another."""
     other: Any = load_alike(net, source, apart_from=["factor"])
     weights = other.state_dict()
-    if other.factor != net.factor:  # new pixels are made anew
+    if other.factor != net.factor:  # the up-sampling layers differ
         weights = {key: value for key, value in weights.items() if not key.startswith("up.")}
     net.load_state_dict(weights, strict=False)
 

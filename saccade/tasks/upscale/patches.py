@@ -1,4 +1,4 @@
-"""Patches of a picture's own pixels: nothing is resized, for sharpness is what is learned."""
+"""Random patches of pictures, which are never resized: the network learns their sharpness."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from saccade.recipes.upscale import PatchAugment, WholeTest
 
 
 class PatchTransform:
-    """A random patch, mirrored and turned; a picture that is too small is continued by mirrors."""
+    """A random patch, mirrored and turned; a picture that is too small is padded by reflection."""
 
     def __init__(self, settings: PatchAugment, normalise: Normalise):
         self.size, self.flip, self.turn = settings.size, settings.flip, settings.turn
@@ -61,7 +61,7 @@ def _pixels(photo: Image.Image) -> Tensor:
 
 
 def _filled(patch: Tensor, size: int) -> Tensor:
-    """At least `size` pixels a side."""
+    """The patch padded to at least `size` pixels a side."""
     while min(patch.shape[1:]) < size:
         H, W = patch.shape[1:]
         beyond = (

@@ -1,4 +1,4 @@
-"""Super-resolution: L1 loss on colours, judged on brightness as the field does.
+"""Super-resolution: L1 loss on colours, PSNR and SSIM of the brightness, as is usual.
 
     low  = the image, bicubic, a pixel for each factor x factor, in 8 bits
     y    = net(low)                                 trained by mean |y - image|
@@ -26,7 +26,7 @@ SIDE, ZOOM = 64, 3  # of the cut-outs to look at: pixels, and how large each is 
 
 
 class UpscaleTask(Task):
-    """A network that gives back the picture of which it saw a smaller copy."""
+    """A network that restores a picture from a smaller copy of it."""
 
     best = "psnr"
 
@@ -43,18 +43,18 @@ class UpscaleTask(Task):
         return {"upscaled": self.net(low), "low": low, "high": self._whole(image)}
 
     def _whole(self, image: Tensor) -> Tensor:
-        """Without the last rows and columns of which the smaller copy knows nothing."""
+        """The image without the last rows and columns, which the smaller copy does not cover."""
         H, W = (side - side % self.factor for side in image.shape[2:])
         return image[:, :, :H, :W]
 
     def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
-        """Of the picture that there is, not of a copy of it."""
+        """The enlarged picture itself; no smaller copy is made."""
         return {"upscaled": self.net(image)}
 
     def infer(
         self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
     ) -> dict[str, Tensor]:
-        """Of the picture that there is, as `raw` is."""
+        """The enlarged picture itself, as `raw` gives it."""
         return self.raw(image)
 
     def through_graph(
@@ -120,7 +120,7 @@ def luma(image: Float[Tensor, "B 3 H W"], border: int) -> Float[Tensor, "B 1 h w
 
 
 def _centre(image: Float[Tensor, "3 H W"]) -> Tensor:
-    """The middle of an image as bytes, enlarged so that pixels are seen, with room at its right."""
+    """The middle of an image as bytes, with enlarged pixels and a margin."""
     _, H, W = image.shape
     h, w = min(H, SIDE), min(W, SIDE)
     cut = as_bytes(image[:, (H - h) // 2 :, (W - w) // 2 :][:, :h, :w])
