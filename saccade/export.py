@@ -1,4 +1,4 @@
-"""From a trained model to a file that runs elsewhere, each checked against eager.
+"""Export a trained model to a file that runs elsewhere, checked against the model.
 
     ready = prepared(task)                a copy in eval mode, re-parameterised, norms folded in
     to_onnx(ready, "net.onnx", about)     ONNX, for onnxruntime and the rest of the world
@@ -49,7 +49,7 @@ _written: set[str] = set()  # checksums of the torch programs that this process 
 
 
 class Raw(nn.Module):
-    """A network or task as a graph wants it: an image in, tensors out, in the order of `names`."""
+    """A network or task in the form for export: an image in, tensors out, as `names` order them."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
@@ -65,10 +65,10 @@ class Raw(nn.Module):
 
 
 def prepared(model: nn.Module) -> Raw:
-    """A copy to be shipped: in eval mode, branches re-parameterised, BatchNorm inside convolutions.
+    """A copy for export: in eval mode, branches re-parameterised, BatchNorm folded.
 
-    It computes the same function: a fold that would change it is not made, and a file is compared
-    with the model as it was, so that a `fuse` that changes it is found out.
+    It computes the same function: a fold that would change it is not made, and the file is compared
+    with the original model, so that a wrong `fuse` is noticed.
     """
     model = copy.deepcopy(model).cpu().float().eval()
     with torch.no_grad():
@@ -84,7 +84,7 @@ def prepared(model: nn.Module) -> Raw:
 
 @torch.no_grad()
 def fold_norms(model: nn.Module) -> int:
-    """Put every BatchNorm that directly follows a convolution into it; how many there were.
+    """Fold every BatchNorm that directly follows a convolution into it; gives their number.
 
     norm(W x + b) = (g / s) W x + (g / s) (b - m) + c        s = sqrt(variance + epsilon)
     """
@@ -202,7 +202,7 @@ def to_int8(
     Args:
         source: a file of `to_onnx`
         path: where to write
-        images: batches, B 3 H W, that show what the ranges are
+        images: batches, B 3 H W, on which ranges are measured
         only: names of the nodes to quantise, such as `wide_products(source)`; all if empty
     """
     quantization = _needed("onnxruntime.quantization")
@@ -227,7 +227,7 @@ def to_int8(
 
 
 def wide_products(source: str | Path) -> list[str]:
-    """The nodes of an ONNX file that do enough with each number to be faster in eight bits.
+    """The nodes of an ONNX file with enough arithmetic per number to be faster in eight bits.
 
     Numbers are turned into eight bits and back one by one. A product that makes N numbers of C does
     K N / (C + N) multiplications for each of them, where K is C, or C times a window's pixels.
@@ -262,7 +262,7 @@ def _metadata(raw: Raw, about: dict[str, Any]) -> str:
 
 
 def _flat(about: dict[str, Any]) -> dict[str, str]:
-    """Classes and normalisation under keys of their own, for readers that want it so."""
+    """Classes and normalisation as separate metadata entries, for programs that read those."""
     return {key: json.dumps(about[key]) for key in ("classes", "mean", "std") if key in about}
 
 
@@ -415,9 +415,9 @@ def _needed(module: str) -> Any:
 
 @contextmanager
 def partial(path: str | Path) -> Generator[Path]:
-    """Where to write first. It gets its name if all goes well, and else is gone.
+    """A temporary file beside `path`, which is renamed to it on success and else deleted.
 
-    An older file of that name stays whole until then. The ending is kept: torch wants to see it.
+    An older file of that name stays whole until then. The ending stays, because torch checks it.
     """
     part = Path(path).with_name(f"part-{os.getpid()}-{Path(path).name}")
     try:

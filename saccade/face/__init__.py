@@ -1,4 +1,4 @@
-"""Three lines from a picture to an answer: what `saccade.load` and `saccade.train` give in Python.
+"""The methods of loaded models and of training runs in Python: predict, attention, figures.
 
 model = saccade.load("linglo_nano")
 answer = model.predict("cat.jpg")                        label, score, ...

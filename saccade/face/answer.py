@@ -1,6 +1,6 @@
-"""What a network says about pictures, and where it looks: the work behind its methods.
+"""The work behind a model's methods `predict`, `attention`, `transform` and its notebook card.
 
-Pictures are read, resized and looked at as `saccade predict`, `detect`, `segment` and `view` do.
+Pictures are read and resized as by `saccade predict`, `detect`, `segment` and `view`.
 """
 
 import inspect
@@ -34,7 +34,7 @@ def predict(
     score: float | None = None,
     batch: int = BATCH,
 ) -> Any:
-    """What a network says about pictures; see `saccade.models.face.Face.predict`."""
+    """A network's predictions for pictures; see `saccade.models.face.Face.predict`."""
     pictures, several = album(images)
     with _evaluating(model):
         one = trained(model)
@@ -63,7 +63,7 @@ def _answers(
 
 
 def _options(one: LoadedModel, options: dict[str, Any]) -> dict[str, Any]:
-    """Those that were given, by the names of the task."""
+    """The options that are not None, under the names that the task has for them."""
     known = inspect.signature(one.task.predict).parameters
     for name, value in options.items():
         if value is not None and WORDS[name] not in known:
@@ -92,7 +92,7 @@ def trained(model: Any) -> LoadedModel:
 
 
 def _notes_of_timm(model: nn.Module) -> dict[str, Any]:
-    """What timm's description of trained weights says of classes and pictures."""
+    """Notes made from timm's description of its trained weights: classes and preprocessing."""
     about = known_config(model) or {}
     names = about.get("label_names")
     if not names or len(names) != getattr(model, "num_classes", -1):
@@ -132,7 +132,7 @@ def attention(
 
 
 def transform(model: nn.Module) -> Any:
-    """What is done to a picture before the network sees it."""
+    """The preprocessing of a picture for the network."""
     if (getattr(model, "notes", None) or _notes_of_timm(model)).get("test"):
         with _evaluating(model):
             try:
@@ -145,7 +145,7 @@ def transform(model: nn.Module) -> Any:
 
 
 def card(model: Any) -> str:
-    """A model in a notebook: what it is and what it knows."""
+    """A model's description as HTML for a notebook."""
     about, notes = known_config(model) or {}, getattr(model, "notes", {})
     parameters = sum(p.numel() for p in model.parameters())
     rows = {"architecture": about.get("architecture", type(model).__name__)}

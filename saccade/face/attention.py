@@ -1,4 +1,4 @@
-"""Where the layers of a network look in one picture, as arrays by name, and drawn."""
+"""Attention maps of one picture: arrays by layer name, and a drawing of them."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -26,9 +26,9 @@ class Attention(Mapping[str, np.ndarray]):
 
     maps: dict[str, np.ndarray]
     labels: dict[str, list[str]]
-    """What each map of a layer is of: heads, or query after query."""
+    """The label of each map of a layer, such as its head or query."""
     what: str
-    """What a map says, in words."""
+    """What the maps show, in words."""
     photo: np.ndarray
     """The part of the picture that the network sees, in 0..1."""
     ring: tuple[float, float] | None = None

@@ -1,4 +1,4 @@
-"""Whatever somebody calls a picture, as PIL pictures: files, arrays, tensors, lists of them."""
+"""Convert files, arrays, tensors and lists of them to PIL pictures."""
 
 import glob
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ class Album:
 
 
 def album(images: Any) -> tuple[Album, bool]:
-    """All pictures that are meant, and whether there may be several.
+    """The pictures of an argument, and whether it may stand for several.
 
     Args:
         images: a file, folder or pattern, a PIL image, an array, a tensor, or a list of these

@@ -1,4 +1,4 @@
-"""Own layers, models, tasks and recipes, known to every command once their module is imported.
+"""Register your own layers, models, tasks and recipes, so that every command knows them.
 
 @saccade.register("gate")
 class Gate(nn.Module): ...                     an attention layer: models linglo_nano_gate, ...
@@ -40,7 +40,7 @@ def register(
 ) -> Any:
     """Make a layer, a model, a recipe or a task known; as a decorator or with the thing itself.
 
-    What it is decides what happens:
+    The kind of thing decides:
 
     - an `nn.Module` class that is built by `(dim, heads)` is an attention layer: it takes and gives
       B H W C. Models are registered that have it in place of key-only attention, one for each of

@@ -1,4 +1,4 @@
-"""What a network sees of a picture: for a classifier what `predict` shows it, else all of it."""
+"""The input that a network gets of a picture: a classifier's crop, else the whole picture."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ DRAWN = 384  # pixels of the short side under the maps, where a model sees less
 
 @dataclass
 class Sight:
-    """A network and what it sees of a picture."""
+    """A network's input made from a picture, and where it lies in the picture."""
 
     net: Any
     photo: Any
@@ -30,7 +30,7 @@ class Sight:
     """Top, left, height and width of what the model sees, in pixels of the picture."""
 
     def within(self, pixel: tuple[int, int], word: str = "--at") -> tuple[int, int]:
-        """A pixel of the picture as the model's input has it."""
+        """The place of a pixel of the picture in the model's input."""
         H, W = self.whole
         if not (0 <= pixel[0] < H and 0 <= pixel[1] < W):
             raise ValueError(f"view: the picture has {H} rows and {W} columns, got {word} {pixel}")

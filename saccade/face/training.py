@@ -1,4 +1,4 @@
-"""Training from Python: one call, and a run that shows itself.
+"""Train from Python: `saccade.train`, and the run that it gives.
 
 run = saccade.train("finetune", data="FOLDER", start="linglo_nano", epochs=10)
 run.best                     figures of the best evaluation, by name
@@ -42,7 +42,7 @@ class TrainedRun:
 
     @property
     def folder(self) -> Path:
-        """Where all of it lies; `saccade` commands take it."""
+        """The run's folder, which `saccade` commands take."""
         return self.run.folder
 
     @property
@@ -77,7 +77,7 @@ class TrainedRun:
         return load(self.folder, **overrides)
 
     def figure(self, name: str = "curves") -> Image.Image:
-        """One of its pictures, drawn anew: "curves", "confusion", ..."""
+        """One of its pictures, drawn again: "curves", "confusion", ..."""
         write(self.summary)
         path = self.folder / f"{name}.png"
         if not path.is_file():
@@ -87,7 +87,7 @@ class TrainedRun:
             return picture.copy()
 
     def report(self) -> Path:
-        """Its page, written anew; one file that a browser shows."""
+        """Write its page again; one file for a browser."""
         return write(self.summary).files[0]
 
     def resume(self, **options: Any) -> "TrainedRun":
@@ -149,17 +149,17 @@ def train(
         recipe: one of `saccade recipes` by name, or a `saccade.recipes.recipe.Recipe`
         data: a folder of class folders, or what the recipe's task wants; or mnist, fashion, solar,
             cifar10; what the recipe is made for if None
-        model: another network than the recipe's, of saccade or timm
+        model: the network instead of the recipe's, of saccade or timm
         start: weights to begin with: a run, a saved model, or the name of one in the package
         epochs: how often each image is seen
         batch: images a step
         lr: peak learning rate
         size: side of the images
-        seed: for everything that is drawn by chance
+        seed: of all random numbers
         out: the run's folder; runs/RECIPE and a number if None
         settings: any other part of the recipe, such as {"optim.weight_decay": 0.1}
         device: cpu or cuda; the best there is if None
-        progress: whether a bar and a table show how it goes
+        progress: whether to show a progress bar and a table
 
     Returns:
         the run, with figures, pictures, and its best model

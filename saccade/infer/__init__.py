@@ -1,1 +1,1 @@
-"""Trained models on pictures: classes, boxes and masks."""
+"""Run trained models on picture files: classes, boxes, masks, enlarged pictures."""

@@ -1,7 +1,7 @@
-"""Pictures through a trained model in batches, which worker processes read ahead.
+"""Run a trained model on pictures in batches, which worker processes read ahead.
 
-The loader is the one of training and evaluation: it decodes and resizes beside the model, and a
-picture that cannot be read never stops the others.
+The loader is that of training and evaluation: workers decode and resize while the model computes,
+and a picture that cannot be read does not stop the others.
 """
 
 from collections import deque
@@ -22,21 +22,21 @@ from saccade.engine import make
 from saccade.engine.distributed import Group
 from saccade.recipes.recipe import Data
 
-THREADS = 2  # that draw and write results beside the model
+THREADS = 2  # that draw and write results while the model computes
 
 
 class Answer(NamedTuple):
-    """One picture: what was predicted of it, or why it could not be read."""
+    """The prediction for one picture, or the reason why it could not be read."""
 
     path: Path
     prediction: Any
     size: tuple[int, int] = (0, 0)
-    """Height and width at which the model saw it."""
+    """Its height and width as the model's input."""
     error: str = ""
 
 
 class Photos:
-    """Picture files as a loader reads them; there is nothing to learn from them."""
+    """Picture files as a data set for the loader, without targets."""
 
     def __init__(self, paths: Iterable[Path]):
         self.names = Strings(map(str, paths))
@@ -52,7 +52,7 @@ class Photos:
 
 
 class Sized:
-    """A transform that also tells the picture's own height and width."""
+    """A transform that also gives the picture's own height and width."""
 
     def __init__(self, transform: Callable[[Image.Image], Tensor]):
         self.transform = transform
@@ -70,7 +70,7 @@ def predictions(
     device: torch.device,
     batch: int,
 ) -> Iterator[Answer]:
-    """What a task predicts of each picture file, in the order of the paths; see `answers`."""
+    """A task's prediction for each picture file, in the order of the paths; see `answers`."""
     yield from answers(Photos(paths), task, transform, predict, device, batch)
 
 
@@ -84,17 +84,17 @@ def answers(
     workers: int | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Iterator[Answer]:
-    """What a task predicts of each picture, in their order.
+    """A task's prediction for each picture, in their order.
 
-    Pictures of one size are looked at together, without padding: the answers do not depend on
-    which others share a batch.
+    Pictures of one size go through the model together, without padding, so that an answer does not
+    depend on the other pictures of the batch.
 
     Args:
-        photos: what is read
+        photos: the pictures
         task: a trained task in eval mode, on `device`
-        transform: a picture to what the model is shown
-        predict: the task's output and the pictures' own sizes to a prediction for each
-        device: where the task lies
+        transform: from a picture to the model's input
+        predict: from the task's output and the pictures' own sizes to a prediction for each
+        device: of the task's weights
         batch: pictures that are read together
         workers: processes that read ahead; as for an evaluation if None
         dtype: of the task's weights
@@ -144,7 +144,7 @@ def _answer(path: Path, answer: tuple[Any, tuple[int, int]] | None, bad: dict[st
 def in_background(
     work: Callable[[Any], Any], items: Iterable[Any], threads: int = THREADS
 ) -> Iterator[Any]:
-    """`map`, done by threads a little ahead: drawing and compressing leave Python's lock alone."""
+    """`map` in threads that work a little ahead: drawing and compressing release Python's lock."""
     waiting: deque[Future] = deque()
     with ThreadPoolExecutor(threads) as pool:
         for item in items:

@@ -1,4 +1,4 @@
-"""Where things are in these pictures: files, folders and patterns through a trained detector."""
+"""Run a trained detector on pictures: files, folders and patterns."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The likeliest classes of pictures: files, folders and patterns through a trained classifier."""
+"""Run a trained classifier on pictures: files, folders and patterns."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,14 +22,14 @@ def guesses(
     device: str | None = None,
     batch: int = BATCH,
 ) -> Iterator[tuple[str, list[Guess] | str]]:
-    """Name what is in pictures.
+    """The likeliest classes of pictures.
 
     Args:
         files: pictures, folders of pictures, patterns, or - for a list on stdin
         model: a run's folder, a saved model, or the name of one that comes with saccade
         top: how many classes of each
         device: cpu or cuda; the best there is if None
-        batch: pictures that are looked at together
+        batch: pictures that go through the model together
 
     Yields:
         of each picture its path and its likeliest classes, or why it could not be read

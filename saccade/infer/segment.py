@@ -1,4 +1,4 @@
-"""What is where in these pictures: an overlay with a legend, and a mask of ids, for each.
+"""Run a trained segmenter on pictures: an overlay with a legend, and a mask of ids, for each.
 
 NAME_overlay.png    the picture under its regions' colours, with the classes it holds
 NAME_mask.png       the id of every pixel, as masks of the training set have it
@@ -27,14 +27,14 @@ BATCH = 4
 
 @dataclass(frozen=True)
 class Segmented:
-    """One picture, done."""
+    """The files and the class shares of one picture."""
 
     overlay: Path
     mask: Path
     shares: dict[str, float]
-    """The classes that it holds, the largest first."""
+    """The share of pixels of each class that it holds, the largest first."""
     size: tuple[int, int]
-    """Height and width at which the model saw it."""
+    """Its height and width as the model's input."""
 
 
 def segmented(
@@ -46,15 +46,15 @@ def segmented(
     short: int | None = None,
     batch: int = BATCH,
 ) -> Iterator[tuple[str, Segmented | str]]:
-    """Draw what is where in pictures.
+    """Segment pictures, and write an overlay and a mask for each.
 
     Args:
         files: pictures, folders of pictures, patterns, or - for a list on stdin
         model: a run's folder or a saved model
         out: the folder for NAME_overlay.png and NAME_mask.png
         device: cpu or cuda; the best there is if None
-        window: look through windows of this side, not at the whole picture
-        short: short side at which pictures are shown; as the model was tested if None
+        window: cut each resized picture into overlapping windows of this side
+        short: resize pictures to this short side; as in the model's evaluation if None
         batch: pictures that are read together
 
     Yields:

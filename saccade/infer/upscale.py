@@ -1,7 +1,7 @@
-"""Pictures with more pixels: NAME_x2.png for each.
+"""Enlarge pictures by a trained network: NAME_x2.png for each.
 
-A picture goes through the network whole; a large one, which might not fit into memory, window by
-window; windows overlap, and of each only what is far from its edges is taken.
+A picture goes through the network as a whole; a large one, which might not fit into memory, in
+overlapping windows, of which the edges are cut off.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,13 +29,13 @@ MOST = 400_000_000  # pixels of a result: 1.2 GB
 
 @dataclass(frozen=True)
 class Upscaled:
-    """One picture, done."""
+    """The file and the sizes of one enlarged picture."""
 
     picture: Path
     before: tuple[int, int]
-    """Width and height,"""
+    """Width and height of the picture."""
     after: tuple[int, int]
-    """and what has become of them."""
+    """Width and height of the enlarged picture."""
 
 
 def upscaled(
@@ -45,15 +45,15 @@ def upscaled(
     device: str | None = None,
     window: int | None = None,
 ) -> Iterator[tuple[str, Upscaled | str]]:
-    """Give pictures more pixels.
+    """Enlarge pictures, and write each to a file.
 
     Args:
         files: pictures, folders of pictures, patterns, or - for a list on stdin
         model: a run's folder or a saved model
         out: the folder for NAME_x2.png
         device: cpu or cuda; the best there is if None
-        window: look through windows of this many pixels a side, not at the whole picture; if None,
-            only at a picture of more than four million pixels, by 1024
+        window: cut pictures into windows of this many pixels a side; if None, only those of more
+            than four million pixels, into windows of 1024
 
     Yields:
         of each picture its path and what was written of it, or why it could not be read
@@ -83,7 +83,7 @@ def upscaled(
 
 
 def _picture(net: Any, photo: Image.Image, window: int | None, where: torch.device) -> Image.Image:
-    """A picture as bytes, of which no more than a window is ever held as numbers."""
+    """The enlarged picture as bytes; no more than one window of it is a float tensor at a time."""
     W, H = (net.factor * side for side in photo.size)
     pixels = torch.empty(3, H, W, dtype=torch.uint8)
     for top, left, part in _windows(net, F.pil_to_tensor(photo)[None], window, where):

@@ -335,7 +335,7 @@ class ReadyWayDown:
 
 
 def ready_way_down(x: Float[Tensor, "B H W C"], layer: QnADown) -> ReadyWayDown | None:
-    """The call for a way down; None where modules must be called."""
+    """The call for a down-sampling layer; None where modules must be called."""
     skip, mix = layer.skip, layer.mix
     if type(skip) is not ProductConv2d or not untouched(x, skip, mix, layer.ffn):
         return None

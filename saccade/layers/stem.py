@@ -16,7 +16,7 @@ from saccade.ops.native.residual import Norm, dense, serves
 
 @walkable
 class ConvDown(nn.Module):
-    """An overlapping convolution, then LayerNorm: LinGlo's way down."""
+    """An overlapping convolution, then LayerNorm: LinGlo's down-sampling."""
 
     def __init__(self, dim: int, out: int, kernel: int, stride: int):
         super().__init__()

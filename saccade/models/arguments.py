@@ -1,4 +1,4 @@
-"""Which arguments a file may give a model: those that shape it, and none that fetch or open.
+"""Check the arguments that a weights file gives to a model: none may open or fetch anything.
 
 A weights file names its model and the arguments that build it again. It may come from a stranger,
 so a name is one that is registered here, a key is an argument of that very model's class, and a
@@ -109,7 +109,7 @@ def check_value(key: str, value: Any, tensors: int = 10_000) -> None:
 
 
 def check_card(card: Mapping[str, Any]) -> None:
-    """Refuse timm's words about a model's pictures if no picture can be brought to them."""
+    """Refuse a description whose input size, mean or deviation fits no picture."""
     for key, value in card.items():
         check_value(key, value)
         if key in ("input_size", "mean", "std"):

@@ -1,4 +1,4 @@
-"""The auto-encoder of QnA's supplement, section 7: five ways down, five ways up.
+"""The auto-encoder of QnA's supplement, section 7: five down-sampling and five up-sampling layers.
 
     encoder  conv       3x3 convolution with stride 2, instance norm           ConvS2-IN
              max        3x3 convolution, instance norm, maximum of 2x2         Conv-IN-Max
@@ -7,13 +7,13 @@
              transpose  transposed convolution (4x4, stride 2), instance norm  ConvTranspose-IN
              qna        layer norm, 3x3 up-sampling QnA                        LN-UQnA
 
-The supplement prints no widths, nor how three colours become channels and back. Here every net has
-the same 3x3 convolution before and after, widths that double up to eight times, and a ReLU after
-each instance norm; QnA has none, for its softmax bends enough.
+The supplement prints neither widths nor the layers between colours and channels. Here every net has
+a 3x3 convolution at both ends, widths that double up to eight times the first, and a ReLU after
+each instance norm; QnA layers have none, because their softmax is non-linear already.
 
-Up-sampling QnA begins "even", as QnA does: its position table is 0, each new pixel is about the
-mean of the window, and five layers of that are a blur which takes many steps to leave. It may begin
-"bilinear" instead: with the table at the logarithm of bilinear weights.
+Up-sampling QnA begins "even", as QnA does: its position table is 0 and each new pixel is about the
+mean of its window, so that five such layers blur the image for many steps of training. It may begin
+"bilinear" instead: with the logarithm of bilinear weights in the table.
 """
 
 from typing import Any
@@ -77,7 +77,7 @@ def up(kind: str, dim: int, out: int, start: str = "even") -> nn.Module:
 
 @torch.no_grad()
 def begin_bilinear(mix: LearnedQueryUpsampling) -> None:
-    """Let each new pixel begin as bilinear interpolation has it, and a little of the window."""
+    """Set the position table so that each new pixel begins close to bilinear interpolation."""
     at = (torch.arange(mix.factor, device=mix.rpe.device) + 0.5) / mix.factor - 0.5
     places = torch.arange(mix.window, device=at.device) - mix.window // 2
     side = (1 - (at[:, None] - places).abs()).clamp(min=0)  # new pixel, place
@@ -90,7 +90,7 @@ def _heads(dim: int) -> int:
 
 
 class AutoEncoder(nn.Module):
-    """An image in 0..1 to a small map of many channels, and back."""
+    """Encoder and decoder: an image in 0..1 to a small map of many channels, and back."""
 
     def __init__(
         self,
@@ -127,14 +127,14 @@ class AutoEncoder(nn.Module):
         }  # fmt: skip
 
     def encode(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """The narrow middle: a pixel for each 32 x 32, of images of such sizes."""
+        """The code of an image: a pixel for each 32 x 32; sides must be multiples of 32."""
         return self.encoder(self.stem(2 * image - 1))
 
     def decode(self, code: Float[Tensor, "B D h w"]) -> Float[Tensor, "B C H W"]:
         return (self.colour(self.decoder(code)) + 1) / 2
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        """Sides that are no multiple of 32, or less than 64, are filled up with the border."""
+        """Reconstruct an image; sides are padded to multiples of 32, and to 64 at least."""
         H, W = image.shape[2:]
         whole = [max((side + STEP - 1) // STEP * STEP, LEAST) for side in (H, W)]
         beyond = (0, whole[1] - W, 0, whole[0] - H)
@@ -143,14 +143,14 @@ class AutoEncoder(nn.Module):
         return begun(self.decode(self.encode(image)), (H, W))
 
     def group_matcher(self, coarse: bool = False) -> dict:
-        """timm's names of what comes after what."""
+        """timm's patterns that order parameters by depth."""
         return {
             "stem": r"^stem",
             "blocks": r"^encoder\.(\d+)",
         }
 
     def describe(self) -> dict[str, Any]:
-        """What `build` makes this net of again."""
+        """The arguments from which `build` makes this network again."""
         return {"kind": "autoencoder", **self.arguments}
 
 

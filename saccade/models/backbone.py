@@ -3,7 +3,7 @@
     maps = backbone(image)          image B 3 H W, any H and W from 32 pixels up
     maps[i].shape == (B, backbone.widths[i], ceil(H / strides[i]), ceil(W / strides[i]))
 
-A backbone is a stem and stages, each NCHW to NCHW, so that whoever wraps one (`zoo`, a detector)
+A backbone is a stem and stages, each NCHW to NCHW, so that code that wraps one (`zoo`, a detector)
 needs to know nothing about the family. Memory is channels_last throughout.
 """
 
@@ -45,9 +45,9 @@ class Stage(nn.Module):
 
 
 def _recomputed(block: nn.Module, x: Tensor) -> Tensor:
-    """The block's output, of which backward will compute the insides again.
+    """The block's output; its intermediate results are computed again in backward.
 
-    It runs twice, and BatchNorm is to count its batch once. (A compiled graph does by itself.)
+    It runs twice, but BatchNorm must count the batch once. (A compiled graph does so by itself.)
     """
     if torch.compiler.is_compiling():
         return checkpoint(block, x, use_reentrant=False)
@@ -73,7 +73,7 @@ def _statistics_kept(block: nn.Module) -> Generator[None]:
 
 @walkable
 class Door(nn.Module):
-    """Refuse what no backbone can read, saying what it would take; lay out the rest."""
+    """Check images before a backbone, and bring them into channels_last memory."""
 
     def __init__(self, in_chans: int):
         super().__init__()
@@ -88,7 +88,7 @@ class Door(nn.Module):
 
 
 def laid_out(image: Float[Tensor, "..."], in_chans: int) -> Float[Tensor, "B C H W"]:
-    """The images with their channels last in memory, if they can be read at all."""
+    """The images with channels last in memory; impossible ones raise a ValueError."""
     if not torch.compiler.is_compiling():  # there, sizes may be symbols
         check_image(tuple(image.shape), in_chans)
     if transformed():  # torch.vmap knows no layout
@@ -100,7 +100,7 @@ fx.wrap("laid_out")  # one node to torch.fx
 
 
 def check_image(shape: tuple[int, ...], in_chans: int) -> None:
-    """Say what an image batch needs to be read."""
+    """Raise a ValueError for an image batch of an impossible shape."""
     if len(shape) != 4:
         raise ValueError(
             f"Backbone: an image batch has 4 axes (batch, channel, height, width), "
@@ -148,7 +148,7 @@ class Backbone(nn.Module):
         return self.steps(self.door(image)) if maps is None else maps
 
     def last(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        """What a classifier reads: norm(the last map)."""
+        """The input of a classifier: norm(last map)."""
         maps = walked(image, self, Backbone._last_steps, "last")
         return normed(self(image)[-1], self.norm) if maps is None else maps[0]
 
@@ -156,7 +156,7 @@ class Backbone(nn.Module):
         return [normed(self.steps(x)[-1], self.norm)]
 
     def steps(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
-        """The maps, module by module, of an image as `door` lays it out."""
+        """The maps of an image that `door` has prepared, computed module by module."""
         x = self.stem(x)
         maps = []
         for stage in self.stages:

@@ -1,8 +1,8 @@
 """timm's description of a network (its `default_cfg`), brought in line with how it was trained.
 
-`timm.data.resolve_model_data_config(model)` reads the size, the interpolation, the crop, the mean
-and the deviation of pictures from there, and `timm.data.create_transform` makes of them what the
-network saw in its evaluations.
+`timm.data.resolve_model_data_config(model)` reads image size, interpolation, crop, mean and
+deviation from there, and `timm.data.create_transform` then gives the preprocessing of the network's
+evaluation.
 """
 
 from collections.abc import Mapping

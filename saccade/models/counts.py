@@ -1,6 +1,6 @@
 """Size and cost of every variant, as data, so that `saccade list` answers without torch.
 
-`python -m saccade.paper.count` counts them anew; a test holds the file to the models.
+`python -m saccade.paper.count` counts them again; a test compares the file with the models.
 """
 
 import fnmatch
@@ -38,6 +38,6 @@ def is_table_row(name: str) -> bool:
 
 
 def matching(pattern: str, names: list[str]) -> list[str]:
-    """The names that a word means: a pattern such as "linglo_b*", or a part such as "nano"."""
+    """The names that match a word: a pattern such as "linglo_b*", or a part such as "nano"."""
     whole = pattern if glob.has_magic(pattern) else f"*{pattern}*"
     return [name for name in names if fnmatch.fnmatch(name, whole)]

@@ -1,4 +1,4 @@
-"""What a model says about itself: the arguments that build it again, and timm's description."""
+"""Describe a model: the arguments that build it again, and timm's config."""
 
 from typing import Any
 
@@ -46,14 +46,14 @@ def _image_size(model: nn.Module, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_norms(model: nn.Module) -> dict[str, Any]:
-    """What weights of older versions made of a model: branches without norms."""
+    """The argument that a model has after loading weights without branch norms, of old versions."""
     branches = [m for m in model.modules() if isinstance(m, DepthwiseBranch)]
     bare = bool(branches) and all(branch.norm is None for branch in branches)
     return {"branch_norm": False} if bare else {}
 
 
 def known_config(model: nn.Module) -> dict[str, Any] | None:
-    """timm's description of a model; None of one that has none."""
+    """timm's description of a model, or None."""
     about = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
     return dict(about) if about else None
 

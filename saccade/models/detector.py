@@ -1,7 +1,7 @@
-"""What every network has that makes boxes or masks of a backbone's maps.
+"""The base class of detectors and segmenters: a backbone, and layers on its maps.
 
-`net.backbone` is the part that a classifier's weights can start, and that may learn at a rate of
-its own; `net.arguments` make the network again; `net.default_cfg` is the card of its backbone.
+`net.backbone` can start from a classifier's weights, and may have its own learning rate;
+`net.arguments` build the network again; `net.default_cfg` is timm's config of the backbone.
 """
 
 import re
@@ -22,7 +22,7 @@ class Maps(Protocol):
 
 
 class DenseNetwork(nn.Module, ABC):
-    """A backbone, and what makes boxes (or a mask) of its maps."""
+    """A backbone, and the layers that predict boxes (or a mask) from its maps."""
 
     kind: ClassVar[str]  # the module that builds it
     body: ClassVar[str]  # where the backbone's own parameters begin, as their names say
@@ -40,7 +40,7 @@ class DenseNetwork(nn.Module, ABC):
         """Recompute the backbone's blocks in backward instead of keeping what they computed."""
 
     def describe(self) -> dict[str, Any]:
-        """What `build` makes this net of again."""
+        """The arguments from which `build` makes this network again."""
         return {"kind": self.kind, **self.arguments, "fused": self.fused}
 
     def fuse(self) -> "DenseNetwork":
@@ -53,7 +53,7 @@ class DenseNetwork(nn.Module, ABC):
         return self
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Depths for layer decay: the backbone's stages, and all that is new above them."""
+        """Depths for layer decay: the backbone's stages, then all other layers."""
         body = re.escape(self.body)
         names = [name.removeprefix(self.body) for name, _ in self.named_parameters()]
         if any(name.startswith("stages.") and ".blocks." in name for name in names):  # saccade's

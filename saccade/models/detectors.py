@@ -1,4 +1,4 @@
-"""The detectors and segmenters that the papers print; any other is a `build` of its kind away."""
+"""The detectors and segmenters of the papers' tables, by name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,5 +17,5 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
 
 
 def names(family: str) -> list[str]:
-    """Those of one paper."""
+    """The names of one paper's detectors."""
     return list(FAMILIES.get(family, ()))

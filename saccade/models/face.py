@@ -1,12 +1,12 @@
-"""What a trained network answers to people, in methods beside timm's own.
+"""The methods `predict`, `attention` and `transform` of networks, beside timm's own.
 
     model = saccade.load("linglo_nano")
-    model.predict("cat.jpg")            names and scores; boxes or masks, for what finds those
+    model.predict("cat.jpg")            names and scores; boxes or masks of detectors and segmenters
     model.attention("cat.jpg")          where each head of each layer looks, as arrays
-    model.transform(picture)            what the network is shown of a picture, 3 H W
+    model.transform(picture)            the network's input for a picture, 3 H W
 
-`saccade.face` does the work. A network that has these methods is otherwise what it was: same
-weights, same `forward`, same attributes. `answering` gives them to networks of timm as well.
+`saccade.face` does the work. Weights, `forward` and attributes of a network stay as they are.
+`answering` adds the methods to networks of timm as well.
 """
 
 from functools import cache
@@ -23,18 +23,18 @@ def _above() -> Any:
 
 
 class Face:
-    """Methods of networks for people."""
+    """The methods of networks that take pictures."""
 
     __jit_unused_properties__ = ("transform",)  # torch.jit.script compiles the others
 
     def predict(self, images: Any, **options: Any) -> Any:
-        """What the network says about pictures, looked at as they were in its training.
+        """The network's predictions for pictures, prepared as in its evaluation.
 
         Args:
             images: a file, folder or pattern, a PIL image, an array (H W 3 of bytes, or of numbers
                 in 0..1), a tensor (3 H W, likewise), a batch of them, or a list of any of these
             options: `top`, how many classes are named (5); `score`, below which boxes are left out;
-                `batch`, how many pictures are looked at together (16)
+                `batch`, how many pictures go through the network together (16)
 
         Returns:
             an answer for one picture, a list for several: `labels` and `scores`, `boxes`, or `mask`
@@ -46,14 +46,14 @@ class Face:
 
         Args:
             image: a file, a PIL image, an array or a tensor, as for `predict`
-            options: `at=(row, column)`, a pixel of the picture that looks (SASA and QnA); `size`,
-                at which the network sees the picture
+            options: `at=(row, column)`, the query pixel in the picture (SASA and QnA); `size`, of
+                the network's input
         """
         return _above().attention(self, image, **options)
 
     @property
     def transform(self) -> Any:
-        """A picture (PIL) to what the network is shown: resized, centred, normalised."""
+        """From a picture (PIL) to the network's input: resized, cropped, normalised."""
         return _above().transform(self)
 
     def _repr_html_(self) -> str:
@@ -61,7 +61,7 @@ class Face:
 
 
 def answering(model: nn.Module) -> nn.Module:
-    """The same network with the methods of `Face`; one that uses their names keeps its own."""
+    """Add the methods of `Face` to a network; its own methods of the same name stay."""
     kind = type(model)
     names = ("predict", "attention", "transform")
     if not isinstance(model, Face) and not any(hasattr(model, name) for name in names):
@@ -71,7 +71,7 @@ def answering(model: nn.Module) -> nn.Module:
 
 @cache
 def _with_face(kind: type) -> Any:
-    """A class that is `kind` with a face, under its name."""
+    """A subclass of `kind` with the methods of `Face`, under the same name."""
     body = {"__module__": kind.__module__, "__doc__": kind.__doc__, "__reduce_ex__": _reduced}
     return type(kind.__name__, (Face, kind), body)
 

@@ -3,11 +3,11 @@
     features = build("linglo_b0")            or "resnet50", ...
     maps = features(image)                   finest first, NCHW; `widths`, `strides` beside it
 
-What a map is normalised by: a family that ends in a norm (QnA) adds up its blocks without one, and
-a detector would read sums whose size nobody keeps. So its last map comes through that very norm,
-as the classifier sees it and with the weights it was trained with, and every finer map through a
-fresh LayerNorm of its own. Families whose stages end in a norm (LinGlo) or in an activation after
-one (SASA) need nothing, and timm's maps are taken as `features_only` gives them.
+Normalisation of the maps: a family with a single norm at its end (QnA) has no norm after its other
+stages, so that the scale of their maps is not bounded. Its last map goes through that norm, with
+its trained weights, and every finer map through a new LayerNorm. Families whose stages end in a
+norm (LinGlo) or in a normalised activation (SASA) need no more, and timm's maps are taken as
+`features_only` gives them.
 """
 
 from collections.abc import Iterable

@@ -30,7 +30,7 @@ def read(source: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def parameters(flat: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """What of a flat tree are parameters: not the optimiser's state beside them, no golden outputs.
+    """The parameters in a flat tree, without the optimiser's state and without golden outputs.
 
     Golden files mark weights by "w:"; training states keep them under "params".
     """

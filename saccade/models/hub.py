@@ -1,4 +1,4 @@
-"""Models as the Hugging Face hub has them, by timm's own words; nothing is sent from here.
+"""Write models as folders for the Hugging Face hub, in timm's format; nothing is uploaded.
 
     config.json         timm's: architecture, arguments, classes, normalisation, size and crop
     model.safetensors   the weights; saccade's notes are in its header, where timm does not look
@@ -42,9 +42,9 @@ def of_timm(model: nn.Module) -> bool:
 def write(
     model: nn.Module, folder: str | Path, text: str, input_settings: dict[str, Any], **notes: Any
 ) -> Path:
-    """A folder to be uploaded as it is; `text` is its card, `notes` are `save`'s.
+    """Write a folder that can be uploaded; `text` is its card, `notes` are those of `save`.
 
-    `shown` is how pictures come to it, in timm's words: input_size, crop_pct, interpolation.
+    `input_settings` are timm's for its pictures: input_size, crop_pct, interpolation.
     """
     folder = Path(folder)
     about = describe(model)

@@ -1,6 +1,6 @@
 """LinGlo: attention that is linear in the image and global from the first stage on.
 
-Each stage goes down by a strided convolution and repeats one block:
+Each stage begins with a strided convolution and repeats one block:
 
     x + KeyOnlyAttention(LN x),  x + FFN(LN x)     FFN: widen -> RP-CPE -> GELU -> narrow
 """
@@ -40,7 +40,7 @@ class LinGlo(Backbone):
               that the paper cites (3.2); folded by `fuse`
     mixer     "key-only", "dot" or "dot-naive" (Fig. 4)
     down      "conv" or "patch": non-overlapping patches (section 5.4)
-    steps     stride of each way down; 1 means none, and no new positions (section 5.4)
+    steps     stride of each stage; 1 means no down-sampling, and no new positions (section 5.4)
     grid      the image side for which absolute positions are kept
     stem      width of a 3 x 3 convolution at full resolution before all stages, for images of few
               pixels; none if 0
@@ -150,7 +150,7 @@ VARIANTS = {
     ),
 }  # fmt: skip
 
-# Arguments that a file states of a variant, as they were before files stated them.
+# Values of arguments for files of versions that did not write these arguments yet.
 STATED_BY = {name: {"depths": (2, 3, 3, 2)} for name in ("linglo_b0_chhh", "linglo_b0_cchh")}
 LEAVES = (KeyOnlyAttention, DotProductAttention, AbsolutePosition, RPCPE, FeedForward)
 FIRST = "stages.0.down.0.conv"
@@ -180,8 +180,8 @@ _COMMON = (
     Claim("Table 1", "content-based interaction", "yes"),
     Claim("Table 1", "global receptive field", "yes"),
     Claim("§1", "stages with all three properties", "1, 2, 3, 4"),
-    Claim("3.4", "first way down", "(7, 4, 3)"),
-    Claim("3.4", "other ways down", "(3, 2, 1)"),
+    Claim("3.4", "first down-sampling", "(7, 4, 3)"),
+    Claim("3.4", "other down-sampling", "(3, 2, 1)"),
 )
 
 CLAIMS = {
@@ -224,11 +224,11 @@ CLAIMS = {
         Claim("Table 5", "top-1 at 100 epochs", "67.2%"),
     ),
     "linglo_b0_wo_c": (
-        Claim("5.4", "first way down", "(4, 4, 0)"),
-        Claim("5.4", "other ways down", "(2, 2, 0)"),
+        Claim("5.4", "first down-sampling", "(4, 4, 0)"),
+        Claim("5.4", "other down-sampling", "(2, 2, 0)"),
     ),
     "linglo_b0_wo_ch": (
-        Claim("5.4", "first way down", "(16, 16, 0)"),
+        Claim("5.4", "first down-sampling", "(16, 16, 0)"),
         Claim("5.4", "widths", "(150, 150, 150, 150)"),
         Claim("5.4", "heads", "(3, 3, 3, 3)"),
     ),

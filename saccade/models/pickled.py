@@ -1,4 +1,4 @@
-"""Files that torch.save wrote, read as data: names stay names, and nothing is ever called.
+"""Read files of torch.save as data: nothing that a pickle names is imported or called.
 
 A pickle is a program that may call anything. Here its few harmless instructions are read one by
 one; a name is only a `Name`, a call only a `Call` that holds its arguments, and every other
@@ -282,7 +282,7 @@ MAGIC = 0x1950A86A20F9469CFC6C  # of torch's files before 1.6
 
 
 def _read_stream(data: bytes) -> Any:
-    """Pickles one after the other, then the bytes of each storage: torch's files before 1.6."""
+    """Read torch's files before 1.6: several pickles, then the bytes of each storage."""
     if len(data) < 20 or int.from_bytes(data[4:14], "little") != MAGIC:
         raise RefusedPickleError("is no file of torch")
     at, parts = 15, []

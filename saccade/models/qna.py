@@ -5,9 +5,9 @@ Each stage, in this order:
     window attention   x + SA(LN x),      x + FFN(LN x)      `sa_depths` times
     learned queries    x + QnA(LN x),     x + FFN(LN x)      `depths` times
 
-and from stage to stage a QnA of stride 2 doubles width and heads (`saccade.layers.qna.QnADown`).
-The authors count that way down to the stage it leaves, and so do the drop-path rates; here it
-opens the stage it enters, so that a stage ends in the map that a detector wants.
+and between stages a QnA of stride 2 doubles width and heads (`saccade.layers.qna.QnADown`). The
+authors count that layer to the stage before it, and so do the drop-path rates; here it is the first
+layer of the stage after it, so that a stage ends in the map that a detector uses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ class QnA(Backbone):
         n = len(depths)
         widths = [dim * 2**i for i in range(n)]
         strides = [patch * 2**i for i in range(n)]
-        ways = [1] * (n - 1) + [0]  # the way down is a block as well, the last of its stage
+        ways = [1] * (n - 1) + [0]  # down-sampling counts as the last block of its stage
         counts = [sum(each) for each in zip(conv_depths, sa_depths, depths, ways, strict=True)]
 
         def local(i: int) -> nn.Module:
@@ -152,13 +152,13 @@ def _table_1(
         Claim("Table 1", "stem", f"4x4 conv, stride 4, dim {dim}"),
         Claim("Table 1", "widths", str((dim, 2 * dim, 4 * dim, 8 * dim))),
         Claim("Table 1", "blocks", "3x3 QnA, stride 1"),
-        Claim("Table 1", "ways down", "3x3 QnA, stride 2"),
+        Claim("Table 1", "down-sampling layers", "3x3 QnA, stride 2"),
         Claim("Table 1", "SA windows", "(14, 7)"),
         Claim("Table 1", "depths", depths),
         Claim("Table 1", "SA depths", sa_depths),
         Claim("Table 1", "heads of QnA blocks", heads),
         Claim("Table 1", "heads of SA blocks", sa_heads),
-        Claim("Table 1", "heads of the ways down", down, differs=differs),
+        Claim("Table 1", "heads of down-sampling", down, differs=differs),
     )
 
 

@@ -3,8 +3,8 @@
     image -> backbone -> pyramid P3 to P7 -> for each level, class logits and box offsets
 
 The pyramid stands on the last three maps: C3 to C5, at strides 8, 16 and 32 where the backbone
-ends at 32, and two coarser levels. A pixel of a level speaks of 3 shapes x `scales` sizes of
-anchors (`saccade.layers.anchors`).
+ends at 32, and has two coarser levels. Each pixel of a level has anchors of 3 shapes and `scales`
+sizes (`saccade.layers.anchors`).
 """
 
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Models on disk: one safetensors file that holds the weights and how to build their model.
+"""Save and load models: one safetensors file with the weights and the model's description.
 
 The header's `saccade` entry is JSON: variant, timm's arguments, the backbone's own, fused or not;
 for a detector, its kind and the arguments of that kind's `build`.
@@ -192,7 +192,7 @@ def load(path: str | Path, **overrides: Any) -> nn.Module:
 
 
 def _head(overrides: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """How many classes a new classifier should tell apart, if one is wanted, and the rest."""
+    """The number of classes of a new classifier, or None, and the other overrides."""
     rest = {key: value for key, value in overrides.items() if key != "num_classes"}
     classes = overrides.get("num_classes")
     if classes is not None and (type(classes) is not int or classes < 0):
@@ -256,9 +256,9 @@ def control(name: str) -> bool:
 
 
 def _unstated(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
-    """What a file's variant was built with where its header does not say it.
+    """The arguments that a file's header does not state, by the version that wrote it.
 
-    How many blocks its stages have, the names of its tensors say.
+    The number of blocks of each stage is read off the names of its tensors.
     """
     known = unstated(name)
     if "depths" in known:
@@ -275,7 +275,7 @@ def _built(
 ) -> Any:
     """The model of a description in eval mode, with these weights.
 
-    What the description says is checked first, then the shapes of its model on no memory at all.
+    The description is checked first, then the shapes of its model on the meta device.
     """
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")

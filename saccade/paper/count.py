@@ -104,16 +104,16 @@ def _stem(model: Classifier) -> str:
     return f"{side}x{side} conv, stride {stride}, dim {conv.out_channels}"
 
 
-def _ways(model: Classifier) -> list[tuple[int, ...]]:
+def _down_sampling(model: Classifier) -> list[tuple[int, ...]]:
     """Kernel, stride and padding of the convolutions from stage to stage."""
     stages = [cast(Stage, stage).down.modules() for stage in model.backbone.stages]
     convs = [m for modules in stages for m in modules if isinstance(m, nn.Conv2d)]
     return [(c.kernel_size[0], c.stride[0], cast(tuple[int, ...], c.padding)[0]) for c in convs]
 
 
-def _other_ways(model: Classifier) -> tuple[int, ...]:
-    (way,) = set(_ways(model)[1:])
-    return way
+def _other_down_sampling(model: Classifier) -> tuple[int, ...]:
+    (shape,) = set(_down_sampling(model)[1:])
+    return shape
 
 
 def _heads_of(model: Classifier, kind: type[nn.Module]) -> tuple[int, ...]:
@@ -165,17 +165,19 @@ MEASURES: dict[str, Callable[[Classifier], object]] = {
     "SA heads": lambda model: model.backbone.sa_heads,
     "heads of QnA blocks": lambda model: _heads_of(model, LearnedQueryAttention),
     "heads of SA blocks": lambda model: _heads_of(model, WindowAttention),
-    "heads of the ways down": lambda model: tuple(
+    "heads of down-sampling": lambda model: tuple(
         stage.down.mix.heads for stage in model.backbone.stages[1:]
     ),
-    "first way down": lambda model: _ways(model)[0],
-    "other ways down": _other_ways,
+    "first down-sampling": lambda model: _down_sampling(model)[0],
+    "other down-sampling": _other_down_sampling,
     "outputs": _outputs,
     "stem": _stem,
     "blocks": lambda model: _queries(
         [b.mix for b in _blocks(model) if isinstance(b.mix, LearnedQueryAttention)]
     ),
-    "ways down": lambda model: _queries([stage.down.mix for stage in model.backbone.stages[1:]]),
+    "down-sampling layers": lambda model: _queries(
+        [stage.down.mix for stage in model.backbone.stages[1:]]
+    ),
     "SA windows": _sa_windows,
 }
 

@@ -12,13 +12,13 @@ class AutoEncode(TaskSettings):
     """Task: the image itself, through a narrow middle, and L1 loss."""
 
     encoder: Literal["conv", "max", "qna"] = "qna"
-    """Five ways down: strided convolution, convolution and maximum, or QnA."""
+    """Five down-sampling layers: strided convolution, convolution and maximum, or QnA."""
     decoder: Literal["bilinear", "transpose", "qna"] = "qna"
-    """Five ways up: bilinear and convolution, transposed convolution, or QnA."""
+    """Five up-sampling layers: bilinear and convolution, transposed convolution, or QnA."""
     start: Literal["even", "bilinear"] = "even"
-    """What QnA's ways up begin as: the mean of a window, or bilinear interpolation."""
+    """What QnA's up-sampling layers begin as: the mean of a window, or bilinear interpolation."""
     dim: int = 32
-    """Channels at full size; twice as many after each way down, up to eight times."""
+    """Channels at full size; twice as many after each down-sampling layer, up to eight times."""
 
     def __post_init__(self) -> None:
         hold(self, dim=SOME)

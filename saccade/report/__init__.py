@@ -1,1 +1,1 @@
-"""What a run leaves for people: curves, tables, pages, and several runs side by side."""
+"""Reports of runs: curves, tables, HTML pages, and comparisons of several runs."""

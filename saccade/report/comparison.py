@@ -1,4 +1,4 @@
-"""Several runs in one table and one plot: what differs between them, and what came of it.
+"""Compare several runs in one table and one plot: their settings and their results.
 
 Finished runs that differ in nothing but `loop.seed` are one row: mean and standard deviation. Runs
 that began with other runs may begin each with one of another seed, or of their own model.
@@ -22,7 +22,7 @@ from saccade.report.plots import Curve
 from saccade.report.summary import Summary, finite, flat, setting
 from saccade.tasks.figures import formatted, label_of
 
-WIDE = 5  # settings that have a column of their own; more are told beneath
+WIDE = 5  # settings that have a column of their own; more are listed below the table
 APART = ("model.name", "loop.seed")  # shown in columns anyway
 
 
@@ -32,7 +32,7 @@ class RunGroup:
 
     runs: tuple[Summary, ...]
     differs: dict[str, Any]
-    """What sets it apart from the other groups, by dotted key."""
+    """Its settings that differ between the groups, by dotted key."""
     label: str
 
     @property
@@ -94,10 +94,10 @@ class RunGroup:
 
 
 def find_runs(words: Sequence[str]) -> tuple[list[Summary], list[str]]:
-    """The runs that words on the command line mean: a run's folder, a folder of runs, a pattern.
+    """The runs that words on the command line stand for: runs, folders of runs, patterns.
 
-    What was named must be a run that can be reported; what a pattern or a folder happened to hold
-    is left out if it cannot, with a sentence.
+    A run that was named itself must be usable; an unusable one in a folder or a pattern is left
+    out, with a sentence.
     """
     summaries: dict[Path, Summary] = {}
     sentences: list[str] = []
@@ -116,7 +116,7 @@ def find_runs(words: Sequence[str]) -> tuple[list[Summary], list[str]]:
 
 
 def within(word: str) -> list[Path]:
-    """The folders of runs that a word means."""
+    """The folders of runs that a word stands for."""
     path = Path(word)
     if (path / "recipe.json").is_file():
         return [path]
@@ -227,7 +227,7 @@ def table(groups: Sequence[RunGroup]) -> Table:
 
 
 def names(groups: Sequence[RunGroup]) -> list[str]:
-    """What the runs of each group are called: by their folders, in full where two are alike."""
+    """The name of each group: its runs' folders, with full paths where two would be equal."""
     folders = [one.run.folder for group in groups for one in group.runs]
     alike = len({folder.name for folder in folders}) < len(folders)
     return [

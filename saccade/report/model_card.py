@@ -1,7 +1,7 @@
-"""A model's card: what it is for, what it learnt from and how, and what came of it.
+"""Write a model card: the model's purpose, its data, its training and its results.
 
-Written from what a run keeps. Paths on this machine are private: of the data, the card has only the
-name and the number of images.
+It is made from the files of a run. Paths on this machine are private: the card has only the name of
+the data set and the number of images.
 """
 
 import json
@@ -58,7 +58,7 @@ def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
 
 
 def _numbers(figures: Any) -> dict[str, float]:
-    """What of a stranger's figures are numbers with plain names."""
+    """The entries of a stranger's figures that are numbers with plain names."""
     pairs = figures.items() if isinstance(figures, dict) else ()
     return {key: n for key, n in pairs if type(n) in (int, float) and not control(key)}
 

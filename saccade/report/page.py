@@ -1,4 +1,4 @@
-"""A run as one HTML page that needs no other file: no script, no network, pictures inside.
+"""Write a run's report as one HTML page without scripts, with its pictures embedded.
 
 Names of classes and files may hold HTML: everything goes through `escape`, and the page's content
 policy forbids it to load or run anything.
@@ -176,7 +176,7 @@ def _confusion(tables: Tables, pictures: Mapping[str, bytes], sentence: str) -> 
 
 
 def _per_class(tables: Tables) -> str:
-    """A table beneath the bars."""
+    """The table of figures for each class."""
     rows = tables.per_class
     if not rows:
         return ""

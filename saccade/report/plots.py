@@ -1,4 +1,4 @@
-"""A run as pictures, in PNG: its curves, its confusion, and several runs side by side.
+"""Draw a run's curves and confusion matrix, and several runs in one plot, as PNGs.
 
 Backgrounds are transparent and the ink is a middle grey, so that a picture suits a light page and a
 dark one; colour-blind people can tell the colours apart. Needs matplotlib (the viz extra), whose
@@ -138,7 +138,7 @@ def _important(summary: Summary) -> list[str]:
 
 
 def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
-    """How often each class (row) was taken for each (column), as shares of the row."""
+    """Draw a confusion matrix (row: true class, column: predicted class) as shares of the row."""
     from matplotlib import colormaps
     from matplotlib.colors import PowerNorm
 
@@ -249,7 +249,7 @@ def smoothed(values: np.ndarray, share: float = 0.03, least: int = 7) -> np.ndar
 
 
 def _along(summary: Summary, value: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Something of every step that was kept, over the epochs."""
+    """A value of every recorded step, over the epochs."""
     lines = [line for line in summary.steps if line.get("loss")]
     at = np.array([line["step"] for line in lines], float) / summary.per_epoch
     return at, _finite([value(line) for line in lines])
@@ -301,7 +301,7 @@ def _nothing(axis: "Axes") -> None:
 
 
 def _short(name: str, most: int) -> str:
-    """One line of at most so many letters."""
+    """The name cut to at most `most` letters."""
     name = " ".join(str(name).split())
     return name if len(name) <= most else name[: most - 1] + "…"
 
@@ -332,7 +332,7 @@ def _png(figure: "Figure") -> bytes:
 
 
 def _unit(name: str) -> str:
-    """What follows a figure's name on an axis."""
+    """The unit after a figure's name on an axis."""
     return f", {unit_of(name)}" if unit_of(name) else ""
 
 

@@ -1,4 +1,4 @@
-"""A run as a person watches it: a bar that moves, and a table that grows by a row an evaluation."""
+"""Show a run's progress in a terminal: a bar, and a table with a row for each evaluation."""
 
 import time
 from typing import Any

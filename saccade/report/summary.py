@@ -1,7 +1,7 @@
-"""A run in figures and words: what its pictures, its page and its tables are made of.
+"""Summarise a run in figures and sentences, for its pictures, its page and its tables.
 
-The figure that a task is judged by is the first it computes, larger is better. All that is read
-here may stem from a run that was killed: a missing or torn file is an empty one.
+The main figure of a task is the first it computes; larger is better. The run may have been killed:
+a missing or damaged file counts as empty.
 """
 
 import heapq
@@ -54,7 +54,7 @@ class Summary:
 
     @property
     def figure(self) -> str:
-        """The name of what the run is judged by."""
+        """The name of the main figure."""
         return next(iter(self.lines[-1]["val"]))
 
     @property
@@ -82,18 +82,18 @@ class Summary:
 
     @cached_property
     def steps(self) -> list[Line]:
-        """The training loss and the rate along the way; of a long run, evenly spaced lines."""
+        """The training loss and the learning rate by step; evenly spaced lines of a long run."""
         return once(thinned(self.run.folder / "steps.jsonl"))
 
     @property
     def per_epoch(self) -> float:
-        """Steps in an epoch; the last of all may be a shorter one."""
+        """Steps in an epoch; the last epoch may have fewer."""
         first = self.lines[0]
         return max(first["step"] / max(first["epoch"], 1), 1)
 
     @cached_property
     def tables(self) -> Tables:
-        """What the best evaluation left beside its figures."""
+        """The tables of the best evaluation."""
         return Tables(_read(self.run.folder / "tables.json"))
 
     @property
@@ -107,7 +107,7 @@ class Summary:
 
     @property
     def baseline(self) -> tuple[str, float] | None:
-        """A simpler model's name and its figure, where the run was given one."""
+        """The name and the figure of the baseline model, if the run has one."""
         figures = _read(self.run.folder / "baseline.json")
         value = figures.get(self.figure)
         if not isinstance(value, int | float) or not math.isfinite(value):
@@ -121,7 +121,7 @@ class Summary:
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
-        """What differs from the recipe of that name: {"optim.lr": (here, there)}."""
+        """The differences from the recipe of that name: {"optim.lr": (run, recipe)}."""
         named = book.RECIPES.get(self.run.name)
         changes = {} if named is None else differences(self.run.recipe, named)
         if self.run.recipe.schedule.iterations is not None:
@@ -241,7 +241,7 @@ def once(lines: list[Line]) -> list[Line]:
 def thinned(path: Path, most: int = POINTS) -> list[Line]:
     """At most `most` lines of a file, evenly spaced, and the last one.
 
-    A report is drawn while the run trains: what it takes must not grow with the run.
+    A report is drawn while the run trains: its cost must not grow with the length of the run.
     """
     lines: list[Line] = []
     last, stride = None, 1

@@ -1,12 +1,12 @@
-"""What a run leaves for people: curves.png and report.html in its folder, and what suits its task.
+"""Write a run's report into its folder: curves.png, report.html, and pictures of its task.
 
-confusion.png    how often each class was taken for each other, if the metric counts it
+confusion.png    the confusion matrix, if the metric counts one
 classes.png      the figure of each class, likewise
 precision.png    precision over recall, where boxes are found
 NAME.png         pictures that the metric drew itself, such as reconstruction.png
 
-Reporter()(run)   after every evaluation: cheap, and never able to stop a run
-write(summary)    all of it, now
+Reporter()(run)   after every evaluation; it takes little time and never stops a run
+write(summary)    the whole report at once
 """
 
 import gc
@@ -23,7 +23,7 @@ from saccade.report.page import page
 from saccade.report.summary import Summary
 from saccade.report.tables import Tables
 
-SHARE = 0.02  # of a run's time, which its reports may take
+SHARE = 0.02  # the share of a run's time that its reports may take
 UNDRAWN = "no pictures: matplotlib is not installed; pip install 'saccade[viz]'"
 
 

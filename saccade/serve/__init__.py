@@ -1,4 +1,4 @@
-"""A local page: drop a picture, see what models say and where they look."""
+"""A local web page: drop a picture, and see predictions and attention maps."""
 
 from saccade.serve.application import UPLOAD, alone, app, opened
 from saccade.serve.show import PageModel, fitted, loaded, look, titles

@@ -1,15 +1,14 @@
 """The page's server, an ASGI application.
 
     GET  /                the page, whole in itself: no build, no network
-    GET  /models          what there is: parameters, operations, latency, kind of attention
-    GET  /samples         pictures to begin with, and each of them
+    GET  /models          the models: parameters, operations, latency, kind of attention
+    GET  /samples         a list of sample pictures, and each of them
     POST /look            the bytes of a picture; ?model=0&y=.5&x=.5 for where one pixel looks,
                           &classes=0 to be spared the classes, &evidence=1 for what spoke for them
     GET  /docs            this, for people; /openapi.json for programs
 
-Nothing is kept of a picture. One is looked at at a time, the others wait their turn. All pictures
-that wait or are still on their way share a budget of memory; how long a request may take to arrive
-is the server's to say (`limits`).
+No picture is stored. One is processed at a time, the others wait. All pictures that wait or are
+still arriving share a budget of memory; `limits` bounds how long a request may take to arrive.
 """
 
 import ctypes
@@ -39,7 +38,7 @@ SCANS = 100  # of a JPEG, each of which goes over all pixels; cameras and progra
 
 
 def opened(content: bytes) -> Image.Image:
-    """A picture that somebody sent; anything else is refused in a sentence."""
+    """The uploaded picture; anything else is refused in a sentence."""
     try:
         with picture.opened(io.BytesIO(content), "what was sent", PIXELS) as file:
             W, H = file.size
@@ -215,7 +214,7 @@ def _model_facts(entry: PageModel | str) -> dict[str, Any]:
 
 
 class _Guard:
-    """Refuses what another site's page sends, under a name of its own or of ours."""
+    """Refuses requests that other sites' pages send, by their Host and Origin headers."""
 
     def __init__(self, app: Any, host: str, name: str, response: Any):
         self.app, self.response = app, response

@@ -1,6 +1,6 @@
-"""What the page's server says of its own interface: OpenAPI, and a page of it for people.
+"""Describe the server's interface: OpenAPI for programs, and an HTML page for people.
 
-The page is written here and loads nothing: the usual viewers of OpenAPI come from other hosts.
+The page is written here and loads nothing: the usual OpenAPI viewers are loaded from other hosts.
 """
 
 import json

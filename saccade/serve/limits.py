@@ -1,14 +1,15 @@
-"""Ends to waiting: how many may be connected, and how long a request may take to arrive.
+"""Time limits for requests, and a limit to the number of connections.
 
 uvicorn bounds the size of a request's head, idle connections after an answer, and shutdown. It
-waits without end for the head of a first request, for a body, and for a reader of an answer; and
-it accepts connections until the process has no file handles left. The protocol here ends that:
+waits without end for the head of a first request, for a body, and for a client that does not read
+its answer; and it accepts connections until the process has no file handles left. The protocol here
+has limits:
 
     head      HEAD seconds from the connection, or from the last answer
     body      BODY seconds from the head, and one more a megabyte that is allowed
     answer    READ seconds in which nothing of it is taken
 
-A connection too many closes the one that has been idle for the longest time.
+One connection too many closes the one that has been idle for the longest time.
 """
 
 import asyncio
@@ -67,7 +68,7 @@ def protocol(connections: int, body: float) -> type[H11Protocol]:
 
 
 class Patient(H11Protocol):
-    """One connection, which is waited for only so long."""
+    """One connection with time limits."""
 
     most = CONNECTIONS
     body_seconds = BODY
@@ -153,7 +154,7 @@ class Server(uvicorn.Server):
 
 
 class Seldom(logging.Filter):
-    """The same line once in a while, however often it happens; and no traces of a broken end."""
+    """A log filter: repeats of a line are rare, and lost connections print no traceback."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the page shows of a model and a picture: figures, classes, and a map for every head."""
+"""The page's data for a model and a picture: figures, classes, and a map for every head."""
 
 import base64
 import io
@@ -22,14 +22,14 @@ from saccade.models.describe import timm_config
 from saccade.models.saved import located
 from saccade.paper import count
 
-MOST = 448  # short side of what a model is shown
+MOST = 448  # pixels of the short side of a model's input
 LEAST = 32
 LONG = 4  # its long side, in short sides of a usual picture
 
 NONE = "this model has no attention of its family, so there is no map to show"
 CHECKERED = (
-    "The way down moves its windows by {} pixels: neighbouring pixels lie in unequal numbers of "
-    "windows, hence the checkerboard."
+    "The down-sampling layer moves its windows by {} pixels: neighbouring pixels lie in unequal "
+    "numbers of windows, hence the checkerboard."
 )
 EVIDENCE = "what speaks for (red) and against (blue) each class, over the mean of all classes"
 DRAWN = 1000  # pixels of the long side of a picture with its boxes or regions
@@ -37,7 +37,7 @@ DRAWN = 1000  # pixels of the long side of a picture with its boxes or regions
 
 @dataclass(frozen=True)
 class PageModel:
-    """A model and what the page tells of it."""
+    """A model, and what the page shows about it."""
 
     name: str
     net: Any
@@ -92,13 +92,13 @@ def loaded(model: str, title: str = "") -> PageModel:
 
 
 def _side(test: Any, net: Any) -> int:
-    """The short side at which a model was tested."""
+    """The short side of a model's input in its evaluation."""
     side = getattr(test, "size", None) or getattr(test, "short", None)
     return side if isinstance(side, int) else timm_config(net)["input_size"][1]
 
 
 def _family(net: Any) -> str:
-    """Whose attention a network has; that of its name where it has none."""
+    """The kind of attention that a network has; by its name where it has none."""
     try:
         return view.attention_of(net, "")
     except ValueError:
@@ -138,14 +138,14 @@ def look(
     classes: bool = True,
     evidence: bool = False,
 ) -> dict[str, Any]:
-    """What a model says of a picture, and its maps.
+    """A model's prediction for a picture, and its attention maps.
 
     Args:
         model: the model
         photo: the picture, upright and in RGB
-        at: a place in the picture that looks, its height and width being 1
-        classes: whether to say classes, boxes or regions
-        evidence: whether to show what spoke for the likeliest classes
+        at: the place of the query pixel, as shares of height and width
+        classes: whether to give classes, boxes or regions
+        evidence: whether to give the evidence maps of the likeliest classes
     """
     said = _said(model, photo) if classes else {}
     answer: dict[str, Any] = {
@@ -196,7 +196,7 @@ def _layers(model: PageModel) -> bool:
 
 @torch.no_grad()
 def _said(model: PageModel, photo: Image.Image) -> dict[str, Any]:
-    """Classes, boxes or regions, as the task says them; other tasks' answers as they are drawn."""
+    """Classes, boxes or regions; for other tasks, their answer as a picture."""
     one = model.trained
     if one is None:
         return {}
@@ -221,7 +221,7 @@ def _jpeg(picture: Image.Image) -> str:
 
 @torch.no_grad()
 def _evidence(model: PageModel, x: torch.Tensor) -> dict[str, Any]:
-    """Maps of the three likeliest classes in bytes, 128 being nothing, on one scale."""
+    """Evidence maps of the three likeliest classes as bytes on one scale; 128 is zero."""
     shares, labels = model.net(x)[0].softmax(-1).topk(min(3, model.figures["classes"]))
     maps = view.class_evidence(model.net, x, labels.tolist(), fine=True, relative=True)
     most = max(float(np.abs(maps).max()), 1e-12)

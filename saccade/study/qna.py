@@ -143,7 +143,7 @@ def _coder_row(encoder: str, decoder: str, dim: int) -> GridRow:
 AUTOENCODERS = Study(
     name="qna_autoencoders",
     paper="qna",
-    about="QnA's auto-encoders: three ways down by three ways up.",
+    about="QnA's auto-encoders: three down-sampling layers by three up-sampling layers.",
     recipe=Recipe(
         about="""A study's row: pictures of 128 px through a narrow middle, and back.
     saccade study qna_autoencoders --data FOLDER""",

@@ -1,4 +1,4 @@
-"""Where attention looks, as arrays: each function takes a model and an image and draws nothing.
+"""Attention maps as arrays: each function takes a model and an image, and draws nothing.
 
     maps = linglo_saliency(model, image)      {"backbone.stages.0.blocks.1.mix": h x H x W, ...}
 
@@ -34,7 +34,7 @@ OUTSIDE: dict[str, type[nn.Module]] = {}
 def watch(
     model: nn.Module, image: Float[Tensor, "1 C H W"], kind: type[Layer]
 ) -> dict[str, tuple[Layer, Tensor]]:
-    """Every layer of one kind, by name and in order, with what it reads when the model sees."""
+    """Every layer of one kind, by name and in order, with its input for the image."""
     layers = {name: m for name, m in model.named_modules() if isinstance(m, kind)}
     if not layers:
         raise ValueError(f"view: this model has no {kind.__name__}; try a model of another paper")
@@ -58,7 +58,7 @@ def watch(
 
 
 def _own(layer: nn.Module, x: Tensor) -> Tensor:
-    """What a layer reads, in the layout in which it computes."""
+    """A layer's input, in the layout in which it computes."""
     return layer.mapped(x)[0] if isinstance(layer, MapLayer) and layer.layout else x
 
 
@@ -80,7 +80,7 @@ def linglo_saliency(model: nn.Module, image: Float[Tensor, "1 C H W"]) -> dict[s
 def qna_sum(
     weights: Float[Tensor, "Ho Wo L h k k"], stride: int, padding: int, size: tuple[int, int]
 ) -> Float[np.ndarray, "L h H W"]:
-    """What each pixel receives from all windows that hold it (supplement, Fig. 1)."""
+    """For each pixel the sum of its weights in all windows that hold it (supplement, Fig. 1)."""
     k, (H, W) = weights.shape[-1], size
     Ho, Wo = weights.shape[:2]
     total = weights.new_zeros(*weights.shape[2:4], H + 2 * padding + k, W + 2 * padding + k)
@@ -197,21 +197,21 @@ def class_evidence(
     fine: bool = False,
     relative: bool = False,
 ) -> Float[np.ndarray, "n h w"]:
-    """Where a classifier's decision comes from: each pixel's own part of a class's logit.
+    """Each pixel's part of a class's logit: where a classifier's decision comes from.
 
         logit_c - bias_c = mean over pixels of W_c . f(pixel)
 
     The head averages before it multiplies, so this is exact and takes no gradient. A map's mean is
-    the logit without its bias; below zero a pixel speaks against the class.
+    the logit without its bias; a negative pixel lowers the logit.
 
     Args:
         model: a classifier of saccade
-        image: what it is shown
+        image: the model's input
         labels: numbers of classes
-        fine: on a grid 4 times as fine each way: the image is shown 16 times, shifted by quarters
-            of the last stride, and what each view says of its own pixels is laid between those of
-            the others; its mean is the mean logit of all views, not that of the image alone
-        relative: over the mean of all classes, as shares of classes depend on no more than that
+        fine: on a grid 4 times as fine each way: the image goes through the model 16 times, shifted
+            by quarters of the last stride, and the 16 maps are interleaved; their mean is the mean
+            logit of all shifted images
+        relative: minus the mean over all classes, because the softmax depends on differences only
     """
     if not isinstance(model, Classifier) or not isinstance(model.head.fc, nn.Linear):
         raise ValueError("class_evidence: takes a classifier of saccade with a linear head")
@@ -232,7 +232,7 @@ def class_evidence(
 def _between(
     model: Classifier, image: Float[Tensor, "1 C H W"], weight: Float[Tensor, "n D"]
 ) -> Float[Tensor, "n h w"]:
-    """Evidence of shifted views, each view's pixels between those of the others.
+    """The evidence of shifted images, interleaved into one fine map.
 
     A cell of a view that is shifted by (a, b) has its middle at (i + 1/2) stride + (a, b): views
     that are shifted by -3/8, -1/8, 1/8 and 3/8 of a stride together fill a grid of quarters.
@@ -259,7 +259,7 @@ def _between(
 def outside_weights(
     model: nn.Module, image: Float[Tensor, "1 C H W"], kind: type[nn.Module]
 ) -> dict[str, np.ndarray]:
-    """What the layers of one kind from outside say of where they look: a map per head (h, H, W)."""
+    """The attention of every layer of a registered kind: a map per head (h, H, W)."""
     maps = {}
     for name, (layer, x) in watch(model, image, kind).items():
         weights: Any = layer.weights
@@ -291,13 +291,13 @@ def maps_of(
 
     Args:
         model: a network
-        image: what it is shown
-        family: whose attention it has, as `attention_of` says
-        at: the pixel (row, column) of `image` that looks; SASA's layers take the middle if None
+        image: its input
+        family: the kind of its attention, as `attention_of` gives it
+        at: the query pixel (row, column) of `image`; SASA's layers take the middle if None
 
     Returns:
-        maps and their labels by layer, what they say in words, and the place that looks, if one
-        does, height and width being 1
+        maps and their labels by layer, what they show in words, and the place of the query pixel
+        as shares of height and width, or None
     """
     H, W = image.shape[2:]
     if at is not None and family not in ("qna", "sasa"):
@@ -320,7 +320,7 @@ def maps_of(
 
 
 def labels_of(layer: Any, maps: int) -> list[str]:
-    """What each map of a layer is of, in their order: heads, or those of query after query."""
+    """A label for each map of a layer: its head, or its query and head."""
     queries = getattr(layer, "queries", 1)
     heads = [f"head {i + 1}" for i in range(maps // queries)]
     if queries == 1:
@@ -329,7 +329,7 @@ def labels_of(layer: Any, maps: int) -> list[str]:
 
 
 def attention_of(model: nn.Module, called: str) -> str:
-    """Whose attention a model has: the family's name."""
+    """The kind of attention that a model has: the family's name."""
     for family, kind in {**OUTSIDE, **LAYERS}.items():
         if any(isinstance(module, kind) for module in model.modules()):
             return family
@@ -337,35 +337,35 @@ def attention_of(model: nn.Module, called: str) -> str:
 
 
 def stage_of(layer: str) -> int:
-    """Of a layer by its name, counted from 1."""
+    """The stage of a layer by its name, counted from 1."""
     return int(layer.split("stages.")[1].split(".")[0]) + 1
 
 
 def last_layers(layers: Iterable[str]) -> dict[str, str]:
     """The last layer of each stage, by a name for the stage. A net without stages has them all.
 
-    QnA's last stage learns no queries but on its way down, which its name says.
+    QnA's last stage has learned queries only in its down-sampling layer, which the name says.
     """
     names = list(layers)
     staged = {stage_of(name): name for name in names if "stages." in name}
     if not staged:
         return {name: name for name in names}
     return {
-        f"stage {stage}{', way down' if '.down' in name else ''}": name
+        f"stage {stage}{', down-sampling' if '.down' in name else ''}": name
         for stage, name in staged.items()
     }
 
 
 def last_of_each_stage(maps: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """One entry a stage, named so: what a sheet has room for."""
+    """The maps of the last layer of each stage, by the stage's name."""
     return {stage: maps[layer] for stage, layer in last_layers(maps).items()}
 
 
 def most_different(maps: Float[np.ndarray, "n H W"], count: int) -> list[int]:
-    """Which maps to draw where there is room for few: strong ones that do not repeat each other.
+    """Choose maps to draw: strong ones that differ from each other.
 
-    Each is the one of which most is left once what it shares with those chosen before is taken
-    away (QR with pivots, of each map over its mean).
+    Each is the map with the largest part that is orthogonal to those chosen before (QR with pivots,
+    of each map divided by its mean).
     """
     rest = maps.reshape(len(maps), -1).astype(np.float64)
     rest = rest / np.maximum(rest.mean(1, keepdims=True), 1e-12)

@@ -33,12 +33,21 @@ def picture(
 ) -> Path:
     """Lay each map over the image, the heads of an entry side by side, and save the sheet.
 
-    A path that ends in .gif shows the entries one after the other. `names` stand for "head 1", ...,
-    in all entries or, as a mapping, in each. `ring` marks a place of the image, its height and
-    width being 1. Each map has its own scale, up to what `clip` percent of its pixels do not
-    exceed; `signed` ones share a scale around zero. `side` is a map's width in inches; `smooth`
-    interpolates between its pixels. `tile` says of entries that are windows laid side by side how
-    many pixels a window has: lines part them, and no photo shines through.
+    Each map has its own colour scale, unless they are `signed`.
+
+    Args:
+        image: the picture below the maps
+        maps: by the name of an entry, such as a stage: one map for each head
+        path: where to save; a GIF shows one entry after the other
+        title: above the sheet
+        names: labels instead of "head 1", ..., for all entries or, as a mapping, for each
+        ring: a place of the image to mark, as shares of its height and width
+        clip: the percentile of a map that gets the brightest colour
+        signed: maps share one scale around zero
+        side: inches of a map's width
+        smooth: interpolate between the pixels of a map
+        tile: for entries of windows laid side by side, the pixels of a window: lines separate them,
+            and the image is not drawn
     """
     across = min(max(len(heads) for heads in maps.values()), ACROSS)
     how: dict[str, Any] = {

@@ -195,7 +195,7 @@ def test_of_qnas_many_heads_a_few_are_drawn(run, photo, monkeypatch, words, most
     code, out = run("view", str(photo), "--model", "qna_nano", *words)
     assert code == 0, out
     ((_, maps, _, title, names), how) = sheets[0]
-    assert [*maps] == ["stage 1", "stage 2", "stage 3", "stage 4, way down"]
+    assert [*maps] == ["stage 1", "stage 2", "stage 3", "stage 4, down-sampling"]
     assert max(map(len, maps.values())) == most
     assert {stage: len(labels) for stage, labels in names.items()} == {
         stage: len(heads) for stage, heads in maps.items()

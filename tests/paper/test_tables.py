@@ -130,7 +130,7 @@ def test_qnas_table_1_has_the_numbers_of_the_text():
 
     assert printed(r"(?m)^\d\t(\d+)x\d+\t") == Counter(ours["qna_t", "outputs"])
     assert printed(r"dim (\d+)") == all_of("widths")
-    assert printed(r"QnA, stride 2, head (\d+)") == all_of("heads of the ways down")
+    assert printed(r"QnA, stride 2, head (\d+)") == all_of("heads of down-sampling")
     assert printed(r"QnA-Block, stride 1, head (\d+)") == all_of("heads of QnA blocks")
     # B's self-attention in stage 3 is cut off in the text.
     assert printed(r"SA-Block, .*?head (\d+)") == all_of("heads of SA blocks", without=[12])

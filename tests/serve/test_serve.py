@@ -240,7 +240,7 @@ def test_a_model_is_loaded_when_asked_for_and_its_maps_are_named(look, ask):
     (answer,) = ask(("GET", "/models", b""))
     assert answer.json()[5] == reply["model"]
     names = [stage["name"] for stage in reply["stages"]]
-    assert names == ["stage 1", "stage 2", "stage 3", "stage 4, way down"]
+    assert names == ["stage 1", "stage 2", "stage 3", "stage 4, down-sampling"]
     for stage in reply["stages"]:
         assert len(stage["labels"]) == stage["shape"][0]
     assert reply["stages"][0]["labels"] == [
@@ -512,7 +512,7 @@ def test_in_a_browser(application, tmp_path):
             page.check("#every")
             assert "query 2, head 1" in second.text_content()
             page.uncheck("#every")
-            assert "stage 4, way down" in second.text_content()
+            assert "stage 4, down-sampling" in second.text_content()
             page.route("**/look*", lambda route: route.fulfill(status=500, body="no JSON"))
             page.locator("select").nth(1).select_option("2")
             assert "the server failed (500)" in settled()

@@ -94,7 +94,7 @@ def test_qna_shows_every_layer_query_and_head():
     x = torch.randn(1, 3, 64, 80)
     sums, tiles = view.qna_summed_attention(model, x), view.qna_kernels(model, x)
     assert list(sums) == list(tiles)
-    assert len(sums) == 6  # a block in stages 1 to 3, and three ways down
+    assert len(sums) == 6  # a block in stages 1 to 3, and three down-sampling layers
     first = next(iter(sums))
     assert sums[first].shape == (2, 2, 32, 40)
     assert tiles[first].shape == (2, 2, 96, 120)
