@@ -9,6 +9,7 @@ are a function of (seed, epoch, position) alone:
 
 With `like` (wide or tall), the images of a step are of one kind, which saves padding; the last
 steps mix the images that are left over of each kind.
+With `often`, an epoch draws its images with repetition and is as long as without.
 
 A picture that cannot be read does not stop a run: where batches must be whole, another takes its
 place, else it is left out. It is listed in `bad`, and only too many of them raise an error.
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, Integer
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from saccade.data.augment import Mix
@@ -46,6 +47,7 @@ class Loader:
         repeats: int = 1,
         mix: Mix | None = None,
         like: Integer[np.ndarray, "N"] | None = None,
+        often: Float[np.ndarray, "N"] | None = None,
         whole: bool = True,
         limit: float = 0.05,
     ):
@@ -56,7 +58,7 @@ class Loader:
         self.repeats, self.distinct = repeats, -(-batch // repeats)
         self.bad: dict[str, str] = {}
         """Unreadable images met so far in this process, and why."""
-        self.transform, self.mix, self.like = transform, mix, like
+        self.transform, self.mix, self.like, self.often = transform, mix, like, often
         self._pool = Pool(Reader(images, transform, seed, mix, whole), workers)
         self._stream: Iterator[Result] | None = None
 
@@ -80,6 +82,8 @@ class Loader:
     def _plan(self, n: int, start: int) -> list[list[Order]]:
         draw = chance(ORDER, self.seed, n)
         order = draw.permutation(len(self.images)) if self.shuffle else None
+        if order is not None and self.often is not None:
+            order = resampled(self.often, draw)
         if order is not None and self.like is not None:
             order = alike(order, self.like, self.distinct, draw)
         return [self._step(n, s, order) for s in range(start, len(self))]
@@ -123,6 +127,21 @@ class Loader:
                 f"{len(self.bad)} of {len(self.images)} images cannot be read, "
                 f"{'and hardly any can' if gap else allowed}; repair or remove them: {first}, ..."
             )
+
+
+def resampled(often: Float[np.ndarray, "N"], draw: np.random.Generator) -> Int64[np.ndarray, "N"]:
+    """As many images as there are, in random order, each about so often as its number says.
+
+    An image comes as often as its share of the whole says, rounded up or down by chance.
+    """
+    count = len(often)
+    expected = often * (count / often.sum())
+    times = np.floor(expected).astype(np.int64)
+    ends = np.cumsum(expected - times)
+    points = draw.random() + np.arange(count - times.sum())
+    extra = np.minimum(np.searchsorted(ends, points), count - 1)
+    times += np.bincount(extra, minlength=count)
+    return draw.permutation(np.repeat(np.arange(count), times))
 
 
 def alike(

@@ -160,13 +160,24 @@ class Reader:
                     continue
                 i, (image, target) = readable
                 _seed(SAMPLE, self.seed, order.epoch, position)
-                samples.append((*self.transform(image, target), i))
+                more = self._companions(order.epoch, position, bad)
+                samples.append((*self.transform(image, target, *more), i))
         if not samples:
             return None
         images, targets, indices = zip(*samples, strict=True)
         image, size = _padded(images)
         target = {key: _side_by_side([t[key] for t in targets]) for key in targets[0]}
         return Batch(image, target, torch.tensor(indices), size)
+
+    def _companions(self, epoch: int, position: int, bad: dict[str, str]) -> list[tuple[Any, Any]]:
+        """Further images that the transform puts together with one; their number is drawn first.
+
+        Of one that cannot be read another takes the place, as of any.
+        """
+        name: Any = getattr(self.transform, "companions", None)
+        places = name(len(self.images), epoch) if name else []
+        pairs = [self._read_or_replace(epoch, position, i, bad) for i in places]
+        return [] if None in pairs else [pair[1] for pair in pairs if pair is not None]
 
     def _read_or_replace(
         self, epoch: int, position: int, i: int, bad: dict[str, str]

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from saccade.recipes.bounds import COUNT, SHARE, SIDE, SOME, hold
+from saccade.recipes.bounds import COUNT, SHARE, SIDE, SOME, hold, ordered
 from saccade.recipes.group import AugmentSettings, TaskSettings, TestSettings
 from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
 
@@ -32,11 +32,46 @@ class BoxAugment(AugmentSettings):
     flip: float = 0.5
     jitter: float = 0.0
     """Strength of colour jitter (brightness, contrast, saturation)."""
+    hsv: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """By how much hue (of 1 round), saturation and brightness change at most."""
+    mosaic: float = 0.0
+    """Share of the images that are put together of four, each cut to its quarter."""
+    mixup: float = 0.0
+    """Share of the images that another is laid over, half transparent."""
+    together: int | None = None
+    """Mosaic and mixup are done in the first so many epochs; in all if None."""
+    rotate: float = 0.0
+    """Turn by up to so many degrees, both ways."""
+    shift: float = 0.0
+    """Shift by up to this share of the sides."""
+    zoom: tuple[float, float] = (1.0, 1.0)
+    """Make larger by a factor drawn from this range, the canvas as it was."""
+    shear: float = 0.0
+    """Shear by up to so many degrees."""
+    perspective: float = 0.0
+    """By how much a side's end may be nearer than its middle: 0.2 is a lot."""
+    rare: float = 0.0
+    """Images with a class that fewer than this share of the images hold come more often, as LVIS
+    has it: by the root of this share over that."""
     alike: bool = False
     """Take wide and tall images into steps of their own, so that less is padding."""
 
     def __post_init__(self) -> None:
         hold(self, long=SIDE, crop=SIDE, flip=SHARE, jitter=COUNT, part=SHARE)
+        hold(self, mosaic=SHARE, mixup=SHARE, together=COUNT, rotate=(0, 180), shift=SHARE)
+        hold(self, shear=(0, 80), perspective=(0, 0.5), rare=SHARE)
+        ordered(self, "zoom")
+        if not (len(self.hsv) == 3 and 0 <= min(self.hsv) and self.hsv[0] <= 0.5):
+            raise ValueError(
+                f"boxaugment.hsv: three numbers of 0 or more, the hue 0.5 at most, "
+                f"got {list(self.hsv)}; try [0.015,0.7,0.4]"
+            )
+
+    @property
+    def warped(self) -> bool:
+        """Whether images are turned, shifted, sized, sheared or seen from the side."""
+        moved = self.rotate or self.shift or self.shear or self.perspective
+        return bool(moved) or self.zoom != (1.0, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import torch
 
 from saccade.data import augment, datasets
 from saccade.data.augment import Mix
-from saccade.data.loader import Batch, Loader, alike
+from saccade.data.loader import Batch, Loader, alike, resampled
 from saccade.recipes.augment import Augment
 from saccade.recipes.recipe import Data
 
@@ -290,3 +290,18 @@ def test_one_epoch_at_a_time(images):
     next(batches.epoch(1))
     with pytest.raises(RuntimeError, match="another epoch was begun"):
         next(first)
+
+
+def test_images_come_as_often_as_they_should():
+    often = np.array([1.0, 1.0, 2.0, 4.0] * 25)
+    counts = np.zeros(100)
+    for seed in range(200):
+        order = resampled(often, np.random.default_rng(seed))
+        assert len(order) == 100
+        times = np.bincount(order, minlength=100)
+        assert (np.abs(times - often / 2) < 1).all(), "the share, rounded up or down"
+        counts += times
+    np.testing.assert_allclose(counts / 200, often / 2, atol=0.12)
+    assert resampled(often, np.random.default_rng(0)).tolist() != sorted(order.tolist())
+    alike = resampled(np.ones(7), np.random.default_rng(0))
+    assert sorted(alike.tolist()) == list(range(7)), "all once where all are alike"

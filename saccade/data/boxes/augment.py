@@ -4,17 +4,16 @@ Steps of torchvision.transforms.v2, and two in its manner, built from a recipe's
 `BoxTest`. The picture becomes a tensor of bytes first: torch resizes those several times faster
 than PIL does, and as well (antialiased).
 
-    in training      boxes move with the image; crowds, and boxes that a crop cut away, are gone
+    in training      boxes and masks move with the image; crowds, and what a crop cut off, are gone
     in evaluation    boxes stay as annotated, in pixels of the picture, and "original" has its size
 
 Random numbers come from torch's global generator, which the loader seeds before each image.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import torch
-from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
 from torchvision import tv_tensors
@@ -22,14 +21,16 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from saccade.data.augment import Colour
+from saccade.data.boxes.target import Target, chosen, cut, moved_alike
+from saccade.data.boxes.together import Gathering, together
+from saccade.data.boxes.warp import Warp
 from saccade.data.picture import Normalise
 from saccade.recipes.detect import BoxAugment, BoxTest
 
-Target = dict[str, Any]
 Step = Callable[[Tensor, Target], tuple[Tensor, Target]]
 LEAST = 32  # pixels a side, at least, of a network's input: strips are widened
 ANY = 10**6  # pixels of a long side that is not limited
-LEFT = 1.0  # pixels that a crop must leave of a box, in width and height
+QUARTER = 0.5  # times the smallest size: that of an image in a mosaic
 
 
 class BoxResize:
@@ -61,8 +62,9 @@ class BoxResize:
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         H, W = image.shape[-2:]
         side = list(self.side(H, W))
-        moved = {"boxes": F.resize(target["boxes"], side)} if "boxes" in target else {}
-        return F.resize(image, side, antialias=True), {**target, **moved}
+        return F.resize(image, side, antialias=True), moved_alike(
+            target, lambda value: F.resize(value, side)
+        )
 
     def __repr__(self) -> str:
         return f"BoxResize(short={self.short}, long={self.long}, scale={self.scale})"
@@ -96,51 +98,77 @@ class BoxCrop:
         if (h, w) == (H, W):
             return image, target
         top, left = int(torch.randint(H - h + 1, ())), int(torch.randint(W - w + 1, ()))
-        whole = target["boxes"]
-        boxes = F.crop(whole, top, left, h, w)
-        least = _sides(whole).mul(0.999).clamp(max=LEFT)  # small ones may stay if they are whole
-        left_over = (_sides(boxes) >= least).all(1)
-        remaining = {
-            "boxes": tv_tensors.wrap(boxes[left_over], like=boxes),
-            "labels": target["labels"][left_over],
-        }
-        return F.crop(image, top, left, h, w), {**target, **remaining}
+        return cut(image, target, top, left, (h, w))
 
     def __repr__(self) -> str:
         least = "" if self.least is None else f", least={self.least}"
         return f"BoxCrop({self.size}{least})"
 
 
-def _sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
-    plain = boxes.as_subclass(Tensor)
-    return plain[:, 2:] - plain[:, :2]
-
-
 class BoxTransform:
-    """A picture and its annotation to a tensor and its target boxes."""
+    """A picture and its annotation to a tensor and its target boxes.
 
-    def __init__(self, steps: Sequence[Step], normalise: Normalise):
-        self.steps, self.normalise = list(steps), normalise
+    Args:
+        steps: what an image goes through
+        normalise: bytes to numbers
+        gathering: whether images are put together, and how often; then the first `alone` steps are
+            done to each of them, and the others to what comes of it
+        alone: how many steps
+        smaller: the resize of an image of a mosaic, in place of those steps
+        fill: the colour where no image lies
+    """
 
-    def __call__(self, image: Image.Image, target: Target) -> tuple[Tensor, Target]:
-        x, alone = _bytes(image), ~target["crowd"]
-        boxes = _boxes(target["boxes"][alone], image)
-        wanted: Target = {"boxes": boxes, "labels": target["labels"][alone]}
-        for step in self.steps:
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        normalise: Normalise,
+        gathering: Gathering | None = None,
+        alone: int = 0,
+        smaller: Step | None = None,
+        fill: Sequence[int] = (0, 0, 0),
+    ):
+        self.steps, self.normalise, self.gathering = list(steps), normalise, gathering
+        self.alone, self.smaller, self.fill = alone, smaller, tuple(fill)
+
+    def companions(self, count: int, epoch: int) -> list[int]:
+        """Which further images of a set of so many this one is put together with."""
+        return self.gathering.others(count, epoch) if self.gathering else []
+
+    def __call__(
+        self, image: Image.Image, target: Target, *more: tuple[Image.Image, Target]
+    ) -> tuple[Tensor, Target]:
+        pairs = [_wanted(*pair) for pair in ((image, target), *more)]
+        if more:
+            assert self.smaller is not None
+            x, wanted = together(pairs, self._alone, lambda pair: self.smaller(*pair), self.fill)
+        else:
+            x, wanted = self._alone(pairs[0])
+        for step in self.steps[self.alone :]:
             x, wanted = step(x, wanted)
         plain = F.clamp_bounding_boxes(wanted["boxes"]).as_subclass(Tensor)  # of the last digits
-        return self.normalise.numbers(x.as_subclass(Tensor)), {
-            "boxes": plain,
-            "labels": wanted["labels"],
-        }
+        answer = {**wanted, "boxes": plain}
+        if "masks" in wanted:
+            masks = wanted["masks"].as_subclass(Tensor)
+            full = masks.flatten(1).any(1)  # a thin one may have vanished in a resize
+            answer = chosen({**answer, "masks": masks}, full)
+        return self.normalise.numbers(x.as_subclass(Tensor)), answer
+
+    def _alone(self, pair: tuple[Tensor, Target]) -> tuple[Tensor, Target]:
+        for step in self.steps[: self.alone]:
+            pair = step(*pair)
+        return pair
 
     @property
     def names(self) -> list[str]:
         """What is done, in the papers' words, read off the live steps."""
-        return _names(self.steps)
+        gathering = self.gathering
+        shares = {"mosaic": gathering.mosaic, "mixup": gathering.mixup} if gathering else {}
+        words = [f"{name} ({share:.0%})" for name, share in shares.items() if share]
+        return [*_names(self.steps), *words]
 
     def __repr__(self) -> str:
-        return "\n".join(("BoxTransform", *(f"  {step}" for step in (*self.steps, self.normalise))))
+        steps = [*self.steps, *([self.gathering] if self.gathering else []), self.normalise]
+        return "\n".join(("BoxTransform", *(f"  {step}" for step in steps)))
 
 
 class BoxTestTransform:
@@ -175,11 +203,18 @@ def _bytes(image: Image.Image) -> tv_tensors.Image:
     return tv_tensors.Image(F.pil_to_tensor(image))
 
 
-def _boxes(boxes: Float[Tensor, "n 4"], image: Image.Image) -> tv_tensors.BoundingBoxes:
-    bounding_boxes: Any = (
-        tv_tensors.BoundingBoxes
-    )  # its own words, which Tensor's types do not know
-    return bounding_boxes(boxes, format="XYXY", canvas_size=(image.height, image.width))
+def _wanted(image: Image.Image, target: Target) -> tuple[Tensor, Target]:
+    """A picture as bytes, and the objects to find in it: crowds are none."""
+    alone, boxes = ~target["crowd"], cast(Any, tv_tensors.BoundingBoxes)
+    wanted: Target = {
+        "boxes": boxes(
+            target["boxes"][alone], format="XYXY", canvas_size=(image.height, image.width)
+        ),
+        "labels": target["labels"][alone],
+    }
+    if "masks" in target:
+        wanted["masks"] = tv_tensors.Mask(target["masks"][alone])
+    return _bytes(image), wanted
 
 
 def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:
@@ -192,11 +227,23 @@ def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:
     steps.append(BoxResize(augment.short, augment.long, augment.scale))
     if augment.crop is not None:
         steps.append(BoxCrop(augment.crop))
+    alone, fill = len(steps), [round(255 * part) for part in mean]
+    warp = Warp(
+        augment.rotate, augment.shift, augment.zoom, augment.shear, augment.perspective, fill
+    )
+    if augment.warped:
+        steps.append(warp)
     if augment.flip:
         steps.append(v2.RandomHorizontalFlip(augment.flip))
     if augment.jitter:
         steps.append(v2.ColorJitter(*(augment.jitter,) * 3))
-    return BoxTransform(steps, Normalise(mean, std))
+    if any(augment.hsv):
+        hue, saturation, value = augment.hsv
+        steps.append(v2.ColorJitter(brightness=value, saturation=saturation, hue=hue))
+    gathering = Gathering(augment.mosaic, augment.mixup, augment.together)
+    low, high = augment.scale
+    smaller = BoxResize(augment.short, augment.long, (QUARTER * low, high))
+    return BoxTransform(steps, Normalise(mean, std), gathering or None, alone, smaller, fill)
 
 
 def test(test: BoxTest, mean: Colour, std: Colour) -> BoxTestTransform:
@@ -209,6 +256,7 @@ NAMES: dict[type, str] = {
     BoxCrop: "crop",
     v2.RandomHorizontalFlip: "flip",
     v2.ColorJitter: "colour jitter",
+    Warp: "warp",
 }
 
 

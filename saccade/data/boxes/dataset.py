@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Integer
+from jaxtyping import Float, Integer
 from PIL import Image
 
 from saccade.data import picture
@@ -134,6 +134,20 @@ class Boxes(Images):
                 findings=self.findings,
             ),
         )
+
+    def often(self, share: float) -> Float[np.ndarray, "N"]:
+        """How often each image should come, so that rare classes do (repeat factors, as in LVIS).
+
+        A class that fewer than `share` of the images hold asks for the root of `share` over its
+        own share; an image comes as often as the rarest class in it asks, once at least.
+        """
+        image = np.repeat(np.arange(len(self)), np.diff(self.starts))[~self.crowd]
+        pairs = np.unique(np.stack((image, self.numbers[~self.crowd])), axis=1)
+        holds = np.bincount(pairs[1], minlength=len(self.classes)) / max(len(self), 1)
+        wanted = np.sqrt(share / np.maximum(holds, 1e-12)).clip(min=1.0)
+        often = np.ones(len(self))
+        np.maximum.at(often, pairs[0], wanted[pairs[1]])
+        return often
 
     def counts(self) -> Integer[np.ndarray, "C"]:
         """Boxes of each class, crowds not counted."""

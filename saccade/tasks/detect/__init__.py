@@ -23,9 +23,11 @@ SIDE = 96  # pixels of a blank image: enough for every level of a pyramid
 
 
 def _batching(settings: BoxAugment, images: Any) -> dict[str, Any]:
-    """Wide and tall images may go into steps of their own."""
-    grouped = settings.alike and isinstance(images, boxes.Boxes)
-    return {"like": images.tall} if grouped else {}
+    """Wide and tall images may go into steps of their own, rare classes may come more often."""
+    if not isinstance(images, boxes.Boxes):
+        return {}
+    grouped = {"like": images.tall} if settings.alike else {}
+    return {**grouped, **({"often": images.often(settings.rare)} if settings.rare else {})}
 
 
 def _sides(recipe: Recipe) -> tuple[int]:
