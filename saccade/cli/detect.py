@@ -20,6 +20,7 @@ def detect(
     score: float = 0.3,
     annotations: File | None = None,
     batch: Count = 4,
+    tta: bool = False,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
@@ -37,6 +38,7 @@ def detect(
         score: how sure the model must be of a box, 0 to 1
         annotations: a COCO json whose image ids the results take, by the names of the files
         batch: pictures that go through the model together, if they are of one size
+        tta: put every picture through the model six times: three sizes, each mirrored too
         json: print the results instead, and draw nothing
         device: the best there is if left out
     """
@@ -48,7 +50,10 @@ def detect(
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")
     paths = paths_of(files, "detect", out)
-    detector, numbers = Detector(model or newest_or_own("detect"), device), Numbers(annotations)
+    detector, numbers = (
+        Detector(model or newest_or_own("detect"), device, tta),
+        Numbers(annotations),
+    )
     sources, taken = {path.resolve() for path in paths}, set()
     results: list[dict[str, Any]] = []
     names: dict[int, str] = {}

@@ -177,6 +177,7 @@ def evaluate(
     split: Literal["val", "train", "tune"] = "val",
     out: Folder | None = None,
     batch: Count | None = None,
+    tta: bool = False,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
@@ -197,6 +198,7 @@ def evaluate(
         out: where the page and the files are written; RUN/eval if left out, or nowhere for a model
             that is no run
         batch: images at once; as many as the run evaluates if left out
+        tta: look at every image six times: three sizes, each mirrored too (boxes and masks)
         json: print JSON
         device: the best there is if left out
     """
@@ -208,7 +210,7 @@ def evaluate(
         raise FileNotFoundError(f"eval: no run or model {model!r}; check the path")
     if data is None and not Path(model).is_dir():
         raise ValueError("eval: on which images? --data FOLDER")
-    evaluation = session.evaluation(model, data, split=split, batch=batch, device=device)
+    evaluation = session.evaluation(model, data, split=split, batch=batch, tta=tta, device=device)
     metric = evaluation.metric
     figures = metric.compute()
     if not _is_first():

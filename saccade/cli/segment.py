@@ -16,6 +16,7 @@ def segment(
     window: Side | None = None,
     short: Side | None = None,
     batch: Count = 4,
+    tta: bool = False,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
@@ -34,6 +35,7 @@ def segment(
         window: cut each resized picture into overlapping windows of this many pixels a side
         short: resize pictures to this short side; as in the model's evaluation if left out
         batch: pictures that go through the model together, if they are of one size
+        tta: put every picture through the model six times: three sizes, each mirrored too
         json: print a JSON line a picture
         device: the best there is if left out
     """
@@ -42,7 +44,7 @@ def segment(
 
     unread, largest = Unread(json), 0
     chosen = model or newest_or_own("segment")
-    results = segmented(files, chosen, out, device, window, short, batch)
+    results = segmented(files, chosen, out, device, window, short, batch, tta)
     for file, result in unread.pass_over(results):
         largest = max(largest, *result.size)
         if json:

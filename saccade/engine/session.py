@@ -427,6 +427,7 @@ def evaluation(
     *,
     split: str = "val",
     batch: int | None = None,
+    tta: bool = False,
     device: str | None = None,
 ) -> Evaluation:
     """Evaluate a trained model on a data set, whose classes are matched by name.
@@ -437,11 +438,14 @@ def evaluation(
         split: "val", "train" for the images that the run learnt from, or "tune" for those that it
             chose its best model by, where these are not the validation set (`data.tune`)
         batch: images at once; if None, as many as the run evaluates, or else 64
+        tta: look at several views of every image
         device: cpu or cuda; the best there is if None
     """
     with distributed.process_group(device) as group:
         one = opened(model, group.device)
         definition, classes = one.definition, one.classes
+        if tta:
+            one = dataclasses.replace(one, task=definition.viewing(one.task))
         if data is None or _is_own(model, data):
             images = _part(images_of(Run.open(model)), split)
         elif split == "val":

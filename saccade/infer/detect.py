@@ -28,15 +28,16 @@ class Searched(NamedTuple):
 class Detector:
     """A trained detector, ready for pictures."""
 
-    def __init__(self, model: str | Path, device: str | None = None):
+    def __init__(self, model: str | Path, device: str | None = None, tta: bool = False):
         """
         Args:
             model: a run's folder or a saved model
             device: cpu or cuda; the best there is if None
+            tta: look at several views of every picture
         """
         self.device = torch.device(choose_device(device))
         loaded = session.opened(model, self.device, "detect")
-        self.task: Any = loaded.task
+        self.task: Any = loaded.definition.viewing(loaded.task) if tta else loaded.task
         self.classes = loaded.classes
         self.ids: list[int] = loaded.notes.get("ids") or list(range(1, len(self.classes) + 1))
         self.transform = loaded.transform()

@@ -45,6 +45,7 @@ def segmented(
     window: int | None = None,
     short: int | None = None,
     batch: int = BATCH,
+    tta: bool = False,
 ) -> Iterator[tuple[str, Segmented | str]]:
     """Segment pictures, and write an overlay and a mask for each.
 
@@ -56,6 +57,7 @@ def segmented(
         window: cut each resized picture into overlapping windows of this side
         short: resize pictures to this short side; as in the model's evaluation if None
         batch: pictures that are read together
+        tta: look at several views of every picture
 
     Yields:
         of each picture its path and what was written of it, or why it could not be read
@@ -68,6 +70,8 @@ def segmented(
         if window < 64:
             raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
         task.window = window
+    if tta:
+        task = loaded.definition.viewing(task)
     test = loaded.test
     if short is not None:
         if short < 32:

@@ -172,5 +172,16 @@ class TaskDefinition:
     """The Hugging Face hub's word for such models."""
     untrained: Callable[[str], Untrained | None] = lambda name: None
     """A network with fresh weights by its name in a paper; None if the task knows no such name."""
+    views: Callable[[Any], Task] | None = None
+    """(task): one that looks at several views of every image; None if there is no such thing."""
     answer: Callable[[Any, Any, Image.Image, str], PictureAnswer] = value_answer
     """(task, prediction, picture, name): a prediction of `task.predict` as an answer for people."""
+
+    def viewing(self, task: Any) -> Task:
+        """The task as one that looks at several views of every image (`--tta`)."""
+        if self.views is None:
+            raise ValueError(
+                f"--tta: {self.name!r} cannot put the answers about several views together; "
+                f"leave it off"
+            )
+        return self.views(task).eval()

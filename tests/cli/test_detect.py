@@ -58,6 +58,9 @@ def test_eval_writes_down_what_is_wrong(run, place, monkeypatch):
     assert json.loads(out)["files"][0] == "told/report.html"
     code, out = run("eval", model, "--data", "things")
     assert "--out FOLDER writes" in out
+    code, out = run("eval", "runs/detect", "--tta", "--out", "views")
+    assert code == 0, out
+    assert json.loads((place / "views/figures.json").read_text())["figures"]["images"] == 4
 
 
 def test_every_picture_has_an_id_of_its_own(run, place, monkeypatch):

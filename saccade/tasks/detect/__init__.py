@@ -16,6 +16,7 @@ from saccade.tasks.answers import BoxAnswer
 from saccade.tasks.definition import TaskDefinition
 from saccade.tasks.detect import mistakes, network
 from saccade.tasks.detect.task import Detect, Detections
+from saccade.tasks.detect.views import DetectViews
 from saccade.tasks.figures import Figure
 
 LEGIBLE = 256  # pixels of a short side on which names of boxes can be read
@@ -86,6 +87,7 @@ TASK = TaskDefinition(
     figures={name: Figure(name, "%") for name in ("AP", "AP50", "AP75", "AR100")},
     command="detect",
     hub_tag="object-detection",
+    views=DetectViews,
     untrained=network.untrained,
     answer=_answer,
     example=_example,

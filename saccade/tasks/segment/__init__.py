@@ -16,6 +16,7 @@ from saccade.tasks.definition import TaskDefinition, Untrained
 from saccade.tasks.figures import Figure
 from saccade.tasks.segment.pixels import IGNORED
 from saccade.tasks.segment.task import SegmentTask
+from saccade.tasks.segment.views import SegmentViews
 
 
 def _network(recipe: Recipe, classes: int, options: dict[str, Any]) -> Any:
@@ -77,6 +78,7 @@ TASK = TaskDefinition(
     },
     command="segment",
     hub_tag="image-segmentation",
+    views=SegmentViews,
     untrained=_untrained,
     answer=_answer,
     example=_example,

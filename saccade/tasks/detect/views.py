@@ -1,0 +1,69 @@
+"""Boxes by several views of an image: the boxes of all, thinned out where they overlap."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torchvision.ops import batched_nms
+
+from saccade.tasks.detect.task import Detect, Detections, sizes_of
+from saccade.tasks.task import Terms
+from saccade.tasks.views import refuse_training, views
+
+OVERLAP, MOST = 0.5, 100  # where the task says nothing of its own
+
+
+class DetectViews(Detect):
+    """A trained task that looks at every image several times."""
+
+    def __init__(self, task: Any):
+        super().__init__(task.net, task.classes, task.ids)
+        self.task = task
+        self.overlap: float = getattr(task, "overlap", OVERLAP)
+        self.most: int = getattr(task, "most", MOST)
+
+    def forward(
+        self, image: Float[Tensor, "B C H W"], size: Tensor | None = None
+    ) -> dict[str, Any]:
+        """The outputs of the views, of images without padding."""
+        own = sizes_of(image, size)
+        if (own != own.new_tensor(image.shape[2:])).any():
+            raise ValueError(
+                f"DetectViews: images are mirrored whole, without padding, got sizes "
+                f"{own.tolist()} in {tuple(image.shape[2:])}; show images of one size together"
+            )
+        outputs = [(self.task(view), mirrored) for view, mirrored in views(image)]
+        return {"views": outputs, "size": own}
+
+    def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
+        raise refuse_training("DetectViews")
+
+    @torch.no_grad()
+    def predict(
+        self,
+        output: dict[str, Any],
+        sizes: Sequence[tuple[int, int]] | None = None,
+        score: float | None = None,
+    ) -> list[Detections]:
+        originals = [(int(H), int(W)) for H, W in (output["size"] if sizes is None else sizes)]
+        answers = [
+            [_mirrored(boxes, W) if mirrored else boxes
+             for boxes, (_, W) in zip(self.task.predict(one, originals, score), originals,
+                                      strict=True)]
+            for one, mirrored in output["views"]
+        ]  # fmt: skip
+        return [self._together(image) for image in zip(*answers, strict=True)]
+
+    def _together(self, image: Sequence[Detections]) -> Detections:
+        """Of one image, the surest of boxes that overlap."""
+        boxes, labels, scores = (torch.cat(part) for part in zip(*image, strict=True))
+        best = batched_nms(boxes, scores, labels, self.overlap)[: self.most]
+        return Detections(boxes[best], labels[best], scores[best])
+
+
+def _mirrored(detections: Detections, width: int) -> Detections:
+    boxes = detections.boxes
+    x0, y0, x1, y1 = boxes.unbind(1)
+    return detections._replace(boxes=torch.stack((width - x1, y0, width - x0, y1), 1))
