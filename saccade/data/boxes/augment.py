@@ -139,8 +139,9 @@ class BoxTransform:
     ) -> tuple[Tensor, Target]:
         pairs = [_wanted(*pair) for pair in ((image, target), *more)]
         if more:
-            assert self.smaller is not None
-            x, wanted = together(pairs, self._alone, lambda pair: self.smaller(*pair), self.fill)
+            smaller = self.smaller
+            assert smaller is not None
+            x, wanted = together(pairs, self._alone, lambda pair: smaller(*pair), self.fill)
         else:
             x, wanted = self._alone(pairs[0])
         for step in self.steps[self.alone :]:

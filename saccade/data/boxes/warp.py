@@ -44,7 +44,8 @@ class Warp:
         fill: Sequence[int],
     ):
         self.rotate, self.shift, self.zoom = rotate, shift, zoom
-        self.shear, self.perspective, self.fill = shear, perspective, list(fill)
+        self.shear, self.perspective = shear, perspective
+        self.fill = [float(part) for part in fill]
 
     def matrix(self, H: int, W: int) -> Float[Tensor, "3 3"]:
         """A random one, for images of this height and width."""

@@ -12,6 +12,7 @@ from saccade.tasks.detect.task import Detect, Detections, sizes_of
 from saccade.tasks.task import Terms
 from saccade.tasks.views import refuse_training, views
 
+MIRRORED = "mirrored"  # beside a view's outputs
 OVERLAP, MOST = 0.5, 100  # where the task says nothing of its own
 
 
@@ -26,16 +27,19 @@ class DetectViews(Detect):
 
     def forward(
         self, image: Float[Tensor, "B C H W"], size: Tensor | None = None
-    ) -> dict[str, Any]:
-        """The outputs of the views, of images without padding."""
+    ) -> dict[str, Tensor]:
+        """The outputs of each view, by its number and their names, of images without padding."""
         own = sizes_of(image, size)
         if (own != own.new_tensor(image.shape[2:])).any():
             raise ValueError(
                 f"DetectViews: images are mirrored whole, without padding, got sizes "
                 f"{own.tolist()} in {tuple(image.shape[2:])}; show images of one size together"
             )
-        outputs = [(self.task(view), mirrored) for view, mirrored in views(image)]
-        return {"views": outputs, "size": own}
+        output = {"size": own}
+        for i, (view, mirrored) in enumerate(views(image)):
+            one = {**self.task(view), MIRRORED: torch.tensor(mirrored)}
+            output |= {f"{i}/{name}": value for name, value in one.items()}
+        return output
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
         raise refuse_training("DetectViews")
@@ -43,16 +47,21 @@ class DetectViews(Detect):
     @torch.no_grad()
     def predict(
         self,
-        output: dict[str, Any],
+        output: dict[str, Tensor],
         sizes: Sequence[tuple[int, int]] | None = None,
         score: float | None = None,
     ) -> list[Detections]:
         originals = [(int(H), int(W)) for H, W in (output["size"] if sizes is None else sizes)]
+        seen: dict[str, dict[str, Tensor]] = {}
+        for name, value in output.items():
+            view, slash, word = name.partition("/")
+            if slash:
+                seen.setdefault(view, {})[word] = value
         answers = [
-            [_mirrored(boxes, W) if mirrored else boxes
+            [_mirrored(boxes, W) if one[MIRRORED] else boxes
              for boxes, (_, W) in zip(self.task.predict(one, originals, score), originals,
                                       strict=True)]
-            for one, mirrored in output["views"]
+            for one in seen.values()
         ]  # fmt: skip
         return [self._together(image) for image in zip(*answers, strict=True)]
 
