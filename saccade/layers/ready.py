@@ -23,12 +23,16 @@ from torch import Tensor, fx, nn
 from torchvision.models.feature_extraction import NodePathTracer
 
 from saccade.layers.norm import of_channels
-from saccade.layers.untouched import HOOKS, hooked_everywhere, passes, untouched
+from saccade.layers.untouched import HOOKS, hooked_everywhere, inner, passes, untouched
 from saccade.ops.modes import transformed
 from saccade.ops.native.residual import Norm, NormOfMap, serves
 from saccade.ops.operator import forced
 
 _METHODS = attrgetter("forward", "__call__")
+
+
+def _methods(kind: type[nn.Module]) -> list[Any]:
+    return [*_METHODS(kind), *inner(kind)]
 
 
 class Watch:
@@ -39,7 +43,7 @@ class Watch:
         self.modules = [module for root in roots for module in root.modules()]
         self.kinds = [*map(type, self.modules)]
         self.distinct: list[Any] = [*{*self.kinds}]
-        self.methods = [*map(_METHODS, self.distinct)]
+        self.methods = [*map(_methods, self.distinct)]
         self.dicts: list[dict[str, Any]] = []
         self.places: list[dict[str, Any]] = []
         self.names: list[str] = []
@@ -79,7 +83,7 @@ class Watch:
             and [*map(len, self.dicts)] == self.sizes
             and not any(self.hooks)
             and all(map(is_, map(type, self.modules), self.kinds))
-            and [*map(_METHODS, self.distinct)] == self.methods
+            and [*map(_methods, self.distinct)] == self.methods
             and self._memory() == self.memory
         )
 
@@ -220,6 +224,8 @@ def unseen(x: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not torch.is_grad_enabled()
         and x.device.type == "cpu"
+        and not x.is_neg()  # memory that holds -x, and none at all: operators of torch know both
+        and not x._is_zerotensor()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._len_torch_function_stack()
         and not torch.jit.is_tracing()

@@ -24,8 +24,10 @@ from saccade.ops.precision import autocasts
 Kind = TypeVar("Kind", bound=nn.Module)
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+INNER = ("on_map", "steps")  # what the forward of our layers goes through
 _CALL = nn.Module.__call__
 _FORWARD: dict[type[nn.Module], object] = {}  # the classes that operators read, as they were built
+_METHODS: dict[type[nn.Module], list[object]] = {}  # of those that have `INNER` ones
 
 
 def readable(kind: type[Kind]) -> type[Kind]:
@@ -33,7 +35,19 @@ def readable(kind: type[Kind]) -> type[Kind]:
     forward: Any = kind.forward
     patched = kind.__module__.startswith("torch.") and not forward.__module__.startswith("torch.")
     _FORWARD[kind] = None if patched else forward
+    return note_methods(kind)
+
+
+def note_methods(kind: type[Kind]) -> type[Kind]:
+    """Note how a class computes; `as_built` compares."""
+    if any(hasattr(kind, name) for name in INNER):
+        _METHODS[kind] = inner(kind)
     return kind
+
+
+def inner(kind: type[nn.Module]) -> list[object]:
+    """The methods that a class computes by, beside its forward."""
+    return [getattr(kind, name, None) for name in INNER]
 
 
 for _kind in (
@@ -94,9 +108,19 @@ def as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> b
     # Not by getattr with a default, which torch.compile takes for the default.
     if module.forward.__func__ is not forwards[kind]:
         return False
+    if kind in _METHODS and _patched_inside(module):
+        return False
     if kind.__call__ is not _CALL and not torch.compiler.is_compiling():  # exporters patch it
         return False
     return not any(getattr(module, hooks) for hooks in HOOKS)
+
+
+def _patched_inside(module: nn.Module) -> bool:
+    """Whether it, or its class, has another of the methods that its forward goes through."""
+    kind = type(module)
+    return any(name in module.__dict__ for name in INNER) or (
+        not torch.compiler.is_compiling() and inner(kind) != _METHODS[kind]
+    )
 
 
 def built(module: nn.Module) -> bool:

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from saccade.layers.ready import Watch, unseen
-from saccade.layers.untouched import as_built, built
+from saccade.layers.untouched import as_built, built, note_methods
 from saccade.ops import native
 from saccade.ops.native.linear import pays
+from saccade.ops.native.residual import NUMBERS
 from saccade.ops.native.walk import Recorder, Walk
 
 Kind = TypeVar("Kind", bound=nn.Module)
@@ -34,7 +35,7 @@ _WALKABLE: dict[type[nn.Module], object] = {}
 def walkable(kind: type[Kind]) -> type[Kind]:
     """Declare that modules of this class only compute, so that a walk may pass them by."""
     _WALKABLE[kind] = kind.forward
-    return kind
+    return note_methods(kind)
 
 
 class Walks:
@@ -78,7 +79,7 @@ def walked(x: Tensor, net: nn.Module, compute: Compute, name: str = "") -> list[
     key = name, x.shape, x.dtype, cast, torch.get_num_threads(), native.uses
     known = walks.walks.get(key)
     if known is not None:
-        if known.watch.holds() and known.walk.current():
+        if known.watch.holds(net) and known.walk.current():
             maps = known.walk(_laid_out(x).float())
             if maps is None:
                 return None
@@ -126,12 +127,16 @@ def _make(x: Tensor, net: nn.Module, compute: Any, cast: bool) -> _Known | None:
         return None
     through = net
     if any(t.dtype == torch.bfloat16 for t in net.parameters()):
-        through = copy.deepcopy(net).float()
+        try:
+            through = copy.deepcopy(net).float()
+        except Exception:  # whatever a stranger's attribute raises
+            return None
     with torch.autocast("cpu", enabled=False):
         wide, probe = x.float(), _probe(x)
         for image in (wide, probe):
             compute(through, image)  # layers make their calls ready
-        with Recorder(half) as recorder:
+        stays = wide, *through.parameters(), *through.buffers(), *NUMBERS.values()
+        with Recorder(half, stays) as recorder:
             maps = compute(through, wide)
         with Recorder(half):
             expected = compute(through, probe)

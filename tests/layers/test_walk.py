@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,6 +11,7 @@ from torch import nn
 
 import saccade
 from saccade.layers import walk
+from saccade.layers.layout import MapLayer
 from saccade.ops.native.linear import pays
 from saccade.ops.operator import use_backend
 
@@ -237,6 +239,94 @@ def test_copies_and_files_have_no_walks():
                 t.mul_(1.1)
         assert close(warm(other, x), plain(other, x))
     assert torch.equal(warm(net, x), y)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_dtype_is_the_users_business(walked, dtype):
+    net, x = model("linglo_nano"), image(1, 3, 64, 64)
+    expected = warm(net, x)
+    count = len(walked)
+    torch.set_default_dtype(dtype)
+    try:
+        again, first = warm(net, x), warm(model("linglo_nano").float(), x)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert len(walked) > count
+    assert torch.equal(again, expected)
+    assert first.dtype == torch.float32
+
+
+def test_negative_views_are_read_as_what_they_are(walked):
+    net, x = model("linglo_nano"), image(1, 3, 64, 64).contiguous(memory_format=torch.channels_last)
+    expected = warm(net, -x)
+    view = torch._neg_view(x)  # as the imaginary part of a conjugate is
+    assert view.is_neg()
+    assert close(warm(net, view), expected)
+    norm = net.backbone.stages[0].blocks[0].mix_norm
+    with torch.no_grad():
+        norm.weight = nn.Parameter(torch._neg_view(norm.weight.detach()))
+    count = len(walked)
+    assert close(warm(net, x), plain(net, x))
+    assert len(walked) == count, "an operator's memory is gone when a walk would write to it"
+
+
+def test_a_shallow_copy_with_other_parts_is_another_network():
+    net, other = (model("linglo_nano").backbone for _ in range(2))
+    x = image(1, 3, 64, 64)
+    with torch.no_grad():
+        for t in other.parameters():
+            t.mul_(1.3)
+    warm(net, x)
+    twin = copy.copy(net)
+    twin._modules = net._modules | {"stages": other.stages}
+    assert close(warm(twin, x)[-1], plain(twin, x)[-1])
+
+
+def test_a_network_that_cannot_be_copied_is_called():
+    net, x = model("linglo_nano").bfloat16(), image(1, 3, 64, 64).bfloat16()
+    expected = warm(net, x)
+    net = model("linglo_nano").bfloat16()
+    net.backbone.handle = threading.Lock()
+    assert close(warm(net, x), expected.double(), 5e-2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("everywhere", [False, True], ids=["one", "class"])
+def test_a_patched_way_over_the_map_is_called(monkeypatch, name, everywhere):
+    net, x, calls = model(name), image(1, 3, 64, 64), []
+    layer = next(m for m in net.modules() if isinstance(m, MapLayer))
+    kind = type(layer)
+    on_map = kind.on_map
+    warm(net, x)
+
+    def patched(self, *args, **options):
+        calls.append(self)
+        return on_map(self, *args, **options)
+
+    target, method = (kind, patched) if everywhere else (layer, patched.__get__(layer))
+    monkeypatch.setattr(target, "on_map", method)
+    for _ in range(3):
+        warm(net, x)
+    assert calls.count(layer) == 9
+
+
+def test_weights_that_lie_apart_are_watched_to_their_ends():
+    net, x = model("sasa_nano"), image(1, 3, 64, 64)
+    changed = []
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            weight = module.weight.detach()
+            twice = weight.new_zeros(2 * len(weight), *weight.shape[1:])
+            twice[::2] = weight
+            module.weight = nn.Parameter(twice[::2])
+            changed.append(module.weight)
+    warm(net, x)
+    for weight in changed[:6]:
+        with torch.no_grad():
+            weight[-1] += 0.1
+            with use_backend("plain"):  # modules, in the same precision
+                expected = net(x)
+        assert close(warm(net, x), expected, 1e-4)
 
 
 def test_wrong_images_are_refused_as_before():

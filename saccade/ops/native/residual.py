@@ -64,7 +64,7 @@ class FromWeights:
         self.compute, self.memory = compute, memory
         self.weights = (
             (ctypes.c_void_p * count)(*(t.data_ptr() for t in weights)),
-            (ctypes.c_int64 * count)(*(t.numel() * t.element_size() for t in weights)),
+            (ctypes.c_int64 * count)(*map(extent, weights)),
             ctypes.c_int32(count),
         )
         self.checksum = native.library().saccade_checksum
@@ -80,11 +80,16 @@ class FromWeights:
         return value
 
 
+NUMBERS: dict[float, Tensor] = {}  # that kernels read by their addresses, for good
+
+
 class Norm:
     """The numbers of a LayerNorm that kernels read."""
 
     def __init__(self, scale: Float[Tensor, "C"], offset: Float[Tensor, "C"], eps: float):
-        self.tensors = scale, offset, torch.tensor([eps], dtype=torch.float32)
+        if eps not in NUMBERS:
+            NUMBERS[eps] = torch.tensor([eps], dtype=torch.float32)
+        self.tensors = scale, offset, NUMBERS[eps]
         names = "scale", "offset", "eps"
         self.pointers = {n: t.data_ptr() for n, t in zip(names, self.tensors, strict=True)}
 
@@ -121,7 +126,9 @@ class KeyOnlyResidual:
             ask = ((ws @ wk) * (ws.shape[1] // len(ws)) ** -0.5).contiguous()
             p, q, c = u2 @ u1, u2 @ wk, torch.addmv(b2, u2, b1 + bk)
             call.p, call.q, call.c = map(pointer, (p, q, c))
-            return ask, packed("key_only", call)
+            matrices = packed("key_only", call)
+            call.p = call.q = call.c = None  # which end here
+            return ask, matrices
 
         self.alive = norm, wk, bk, wv, bv
         weights = wk, bk, wv, bv, ws, u1, b1, u2, b2
@@ -197,14 +204,24 @@ def packed(name: str, call: ctypes.Structure) -> Tensor:
     """The matrices of a call, as its kernel reads them."""
     library, address = native.library(), ctypes.byref(call)
     size = getattr(library, f"saccade_{name}_packed")(address, ctypes.sizeof(call))
-    room = torch.empty(size // 4)
+    room = torch.empty(size // 4, dtype=torch.float32)
     getattr(library, f"saccade_{name}_pack")(address, ctypes.c_void_p(room.data_ptr()))
     return room
 
 
 def serves(*tensors: Tensor) -> bool:
     """Whether the calls above can be made of these weights, on this machine."""
-    return pays() and all(t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+    return pays() and all(
+        t.dtype == torch.float32 and t.is_contiguous() and not t.is_neg() for t in tensors
+    )
+
+
+def extent(t: Tensor) -> int:
+    """The bytes from its first number to its last; expanded, it has fewer than numbers say."""
+    if not t.numel():
+        return 0
+    last = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
+    return (last + 1) * t.element_size()
 
 
 def dense(t: Tensor) -> bool:

@@ -9,7 +9,8 @@
 Between those, calls write to memory that the walk keeps, and that it uses again as soon as nobody
 reads it: fresh memory costs a page fault every 4 kB, which is up to a fifth of a model's time. What
 is between the calls in Python is not noted. So it must do nothing but find addresses: who makes a
-walk compares what it gives.
+walk compares what it gives. And no call may reach for memory that will be gone: a recorder looks at
+every address (`whole`).
 
 A walk holds as long as the weights have the contents that they had (`current`).
 """
@@ -24,13 +25,17 @@ from torch import Tensor
 
 from saccade.ops import native
 from saccade.ops.native.call import recording
+from saccade.ops.native.residual import extent
 
 
 class Recorder:
     """Notes the kernel calls of a thread, and hands out memory for what is between them."""
 
-    def __init__(self, half: bool = False):
+    def __init__(self, half: bool = False, stays: Iterable[Tensor] = ()):
+        """`stays`: the image and the weights, whose memory nobody frees."""
         self.half = half  # products of bfloat16
+        self.whole = True  # whether no call reached for other memory
+        self.places = [*map(_place, stays)]
         self.calls: list[tuple[str, ctypes.Structure]] = []
         self.memory: list[Tensor] = []
         self.weights: dict[int, int] = {}  # address: bytes
@@ -45,12 +50,18 @@ class Recorder:
 
     def note(self, name: str, call: ctypes.Structure) -> None:
         self.calls.append((name, type(call).from_buffer_copy(call)))
+        addresses = [field.value for field in _addresses(call) if field.value]
+        self.whole = self.whole and all(map(self._stays, addresses))
+
+    def _stays(self, address: int) -> bool:
+        return any(begin <= address < end for begin, end in self.places)
 
     def depends(self, weights: tuple[Any, Any, Any], value: tuple[Tensor, ...]) -> None:
         """What follows from weights is read: addresses, sizes, their count; and the tensors."""
         addresses, sizes, count = weights
         self.weights.update(zip(addresses[: count.value], sizes[: count.value], strict=True))
         self.alive.append(value)
+        self.places += map(_place, value)
 
     def room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
         """Memory that nobody else holds now; where it was made does not count."""
@@ -63,7 +74,13 @@ class Recorder:
         else:
             whole = like.new_empty(count)
             self.memory.append(whole)
+            self.places.append(_place(whole))
         return whole[:count].view(*shape)
+
+
+def _place(t: Tensor) -> tuple[int, int]:
+    """Where it begins in memory, and ends."""
+    return t.data_ptr(), t.data_ptr() + extent(t)
 
 
 def _holders(t: Tensor) -> int:
@@ -77,6 +94,8 @@ class Walk:
     """The calls that `recorder` noted while `maps` were computed from x."""
 
     def __init__(self, recorder: Recorder, x: Tensor, maps: Sequence[Tensor]):
+        if not recorder.whole:
+            raise ValueError("a call reaches for memory that will be gone")
         library = native.library()
         self.alive = recorder
         self.calls = [call for _, call in recorder.calls]
@@ -111,7 +130,7 @@ class Walk:
 
     def watch_contents(self, tensors: Iterable[Tensor]) -> None:
         """The walk's weights are a copy: it holds as long as these have the contents they have."""
-        self._depend({t.data_ptr(): t.numel() * t.element_size() for t in tensors})
+        self._depend({t.data_ptr(): extent(t) for t in tensors})
 
     def current(self) -> bool:
         """Whether the weights have the contents that the walk was made of."""
@@ -127,7 +146,7 @@ class Walk:
                 field.value = begin + offset
             maps = []
             for ends, count, shape, stride in self.outputs:
-                whole = torch.empty(count)
+                whole = torch.empty(count, dtype=torch.float32)
                 begin = whole.data_ptr()
                 for field, offset in ends:
                     field.value = begin + offset
