@@ -73,6 +73,18 @@ def overlap(box, boxes):
     return both / ((box[2:] - box[:2]).prod() + (boxes[:, 2:] - boxes[:, :2]).prod(1) - both)
 
 
+def by_places(out, size, how):
+    """RT-DETR: the surest classes of all queries, on the image filled up to whole strides."""
+    scores = 1 / (1 + np.exp(-out["logits"][0].clip(-80, 80)))
+    order = np.argsort(-scores.ravel(), kind="stable")[: how["most"]]
+    which, labels = np.divmod(order[scores.ravel()[order] >= how["score"]], scores.shape[1])
+    middle, half = np.split(out["boxes"][0][which] / (1, 1, 2, 2), 2, 1)
+    filled = np.ceil(size / how["stride"]) * how["stride"] / size
+    boxes = (np.hstack((middle - half, middle + half)) * np.tile(filled, 2)).clip(0, 1)
+    some = (boxes[:, 2:] > boxes[:, :2]).all(1)
+    return boxes[some], labels[some], scores[which, labels][some]
+
+
 def by_queries(out, how):
     """DETR: a box for each query, or nothing."""
     shares = np.exp(out["logits"][0] - out["logits"][0].max(1, keepdims=True))
@@ -88,7 +100,12 @@ def found(session, about, photo):
     image, how = shown(photo, about), about["decode"]
     out = dict(zip(about["outputs"], session.run(about["outputs"], {"image": image}), strict=True))
     size = np.float32(image.shape[:1:-1])  # width, height
-    boxes, labels, scores = by_anchors(out, size, how) if "anchors" in out else by_queries(out, how)
+    if "anchors" in out:
+        boxes, labels, scores = by_anchors(out, size, how)
+    elif "stride" in how:
+        boxes, labels, scores = by_places(out, size, how)
+    else:
+        boxes, labels, scores = by_queries(out, how)
     return boxes * np.tile(np.float32(photo.size), 2), labels, scores
 
 

@@ -17,7 +17,7 @@ import saccade
 from saccade import export
 from saccade.data.loader import Batch
 from saccade.models import autoencoder, retinanet, semantic_fpn
-from saccade.recipes.detect import Detr, RetinaNet
+from saccade.recipes.detect import Detr, RetinaNet, RTDetr
 from saccade.tasks.autoencode.task import AutoEncodeTask
 from saccade.tasks.detect.retinanet import RetinaNetTask
 from saccade.tasks.segment.task import SegmentTask
@@ -246,9 +246,13 @@ def dense(which):
         net = retinanet.build("linglo_nano", 3, settings)
         return RetinaNetTask(net, classes, settings)
     pytest.importorskip("transformers")
-    from saccade.models import detr
+    from saccade.models import detr, rtdetr
     from saccade.tasks.detect.detr import DetrTask
+    from saccade.tasks.detect.rtdetr import RTDetrTask
 
+    if which == "rtdetr":
+        small = RTDetr(queries=5, dim=16, decoder=1, heads=2, hidden=16, levels=2, expand=0.5)
+        return RTDetrTask(rtdetr.build("linglo_nano", 3, small), classes, small)
     settings = Detr(queries=5, dim=16, encoder=1, decoder=1, heads=2, hidden=16)
     return DetrTask(detr.build("qna_nano", 3, settings), classes, settings)
 
@@ -260,6 +264,7 @@ def dense(which):
         pytest.param("segment", ["logits"], marks=pytest.mark.slow),
         ("retinanet", ["logits", "offsets", "anchors", "counts"]),
         pytest.param("detr", ["logits", "boxes"], marks=pytest.mark.slow),
+        pytest.param("rtdetr", ["logits", "boxes"], marks=pytest.mark.slow),
     ],
 )
 def test_detectors_and_segmenters_at_any_size(which, outputs, tmp_path):
@@ -290,7 +295,7 @@ def test_auto_encoders_at_any_size(encoder, decoder, tmp_path):
         assert figures == pytest.approx(wanted.compute(), rel=1e-3)
 
 
-@pytest.mark.parametrize("which", ["segment", "retinanet", "detr"])
+@pytest.mark.parametrize("which", ["segment", "retinanet", "detr", "rtdetr"])
 def test_figures_of_a_file_do_not_see_padding(which):
     task = dense(which).eval()
     sizes = torch.tensor([[64, 96], [96, 64]])

@@ -142,7 +142,8 @@ class Training:
         with distributed.no_sync(self.model, not last):
             with precision(self.loop.precision, device):
                 target = self.task.prepare(image, part.target)
-                terms = self.task.loss(self.model(image, part.size), target)
+                output = self.model(*self.task.inputs(image, part.size, target))
+                terms = self.task.loss(output, target)
             # Gradients are averaged over processes, and each share is one of the whole batch.
             loss = torch.stack(list(terms.values())).sum() * share * self.group.world
             self.scaler.scale(loss).backward()

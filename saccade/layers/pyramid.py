@@ -10,6 +10,11 @@ New layers are drawn as RetinaNet draws them, or all by Xavier (LinGlo, section 
 keys of attention are drawn from N(0, 0.01) either way. What they see are sums of a backbone's maps
 that nothing normalises: drawn for inputs of unit size, as inside a ResNet, their logits spread over
 20 and more at the start, so that each softmax takes one pixel, passes no gradient and stays so.
+
+So drawn, every window of 49 pixels begins as their mean, layer after layer, and nothing above knows
+where it is. With `locality` above 0 each attention head looks at one place of its own first, beside
+the pixel, whatever the size of what it sees (`StandAloneAttention._look`): a layer then begins as a
+convolution of shifted channels, and learns from there.
 """
 
 import math
@@ -37,12 +42,13 @@ def _spatial(
     bias: bool = True,
     inward: int | None = None,
     border: str = "mask",
+    locality: float = 0.0,
 ) -> nn.Module:
     """A 3 x 3 convolution, or what takes its place; from `inward` channels, if these differ."""
     inward = dim if inward is None else inward
     if kind == "conv":
         return Conv3x3(inward, dim, stride, bias)
-    return StandAloneAttention(inward, dim, stride=stride, border=border)
+    return StandAloneAttention(inward, dim, stride=stride, border=border, locality=locality)
 
 
 def _check(where: str, kind: str, init: str, border: str) -> None:
@@ -57,8 +63,9 @@ def _check(where: str, kind: str, init: str, border: str) -> None:
 def draw(module: nn.Module, how: Callable[[Tensor], Tensor] | None) -> None:
     """Convolutions, biases zero, and the values of attention, if at all; queries and keys small."""
     if isinstance(module, StandAloneAttention):
-        for weight in (module.query.weight, module.key.weight):
-            nn.init.normal_(weight, std=0.01)
+        for conv in (module.query, module.key):
+            if not module.locality:
+                nn.init.normal_(conv.weight, std=0.01)
         if how is not None:
             how(module.value.weight)
     elif isinstance(module, nn.Conv2d) and how is not None:
@@ -79,7 +86,9 @@ class FeaturePyramid(nn.Module):
 
     With maps C3 to C5 at strides 8, 16, 32 it gives P3 to P7, at strides 8 to 128.
 
-    coarse  what P6 is made from: "P5" (SASA), or "C5", the backbone's own map (LinGlo)
+    coarse    what P6 is made from: "P5" (SASA), or "C5", the backbone's own map (LinGlo)
+    norm      BatchNorm on every level, for what reads it
+    locality  how narrowly attention looks at first; 0: as the paper has it
     """
 
     def __init__(
@@ -90,18 +99,22 @@ class FeaturePyramid(nn.Module):
         coarse: str = "P5",
         init: str = "retinanet",
         border: str = "mask",
+        norm: bool = False,
+        locality: float = 0.0,
     ):
         super().__init__()
         _check("FeaturePyramid", kind, init, border)
         if coarse not in COARSE:
             raise ValueError(f"FeaturePyramid: coarse must be one of {COARSE}, got {coarse=}")
         self.lateral = nn.ModuleList(nn.Conv2d(width, dim, 1) for width in widths)
-        self.smooth = nn.ModuleList(_spatial(kind, dim, border=border) for _ in widths)
+        spatial = partial(_spatial, kind, dim, border=border, locality=locality)
+        self.smooth = nn.ModuleList(spatial() for _ in widths)
         first = widths[-1] if coarse == "C5" else dim
-        self.coarser = nn.ModuleList(
-            _spatial(kind, dim, stride=2, inward=inward, border=border) for inward in (first, dim)
-        )
+        self.coarser = nn.ModuleList(spatial(stride=2, inward=inward) for inward in (first, dim))
         self.levels = len(widths) + len(self.coarser)
+        self.norm = nn.ModuleList(
+            nn.BatchNorm2d(dim) if norm else nn.Identity() for _ in range(self.levels)
+        )
         self.dim, self.coarse, self.init = dim, coarse, init
         self.reset_parameters()
 
@@ -121,7 +134,7 @@ class FeaturePyramid(nn.Module):
         first, second = self.coarser
         levels.append(first(maps[-1] if self.coarse == "C5" else levels[-1]))
         levels.append(second(F.relu(levels[-1])))
-        return levels
+        return [norm(x) for norm, x in zip(self.norm, levels, strict=True)]
 
 
 class DenseHead(nn.Module):
@@ -131,6 +144,7 @@ class DenseHead(nn.Module):
     norm   BatchNorm after every layer but the last, one for each level; else the layer's own bias
     prior  where every sigmoid starts, by the last bias, so that rare objects do not drown in the
            background's loss
+    locality  how narrowly attention looks at first; 0: as the paper has it
     """
 
     def __init__(
@@ -144,12 +158,12 @@ class DenseHead(nn.Module):
         norm: bool = True,
         init: str = "retinanet",
         border: str = "mask",
+        locality: float = 0.0,
     ):
         super().__init__()
         _check("DenseHead", kind, init, border)
-        self.mix = nn.ModuleList(
-            _spatial(kind, dim, bias=not norm, border=border) for _ in range(depth)
-        )
+        spatial = partial(_spatial, kind, dim, border=border, locality=locality)
+        self.mix = nn.ModuleList(spatial(bias=not norm) for _ in range(depth))
         self.norm = nn.ModuleList(
             nn.ModuleList(nn.BatchNorm2d(dim) if norm else nn.Identity() for _ in range(levels))
             for _ in range(depth)
@@ -157,9 +171,7 @@ class DenseHead(nn.Module):
         if kind == "conv":
             self.last: nn.Module = Conv3x3(dim, out)
         else:
-            self.last = nn.Sequential(
-                StandAloneAttention(dim, border=border), nn.Conv2d(dim, out, 1)
-            )
+            self.last = nn.Sequential(spatial(), nn.Conv2d(dim, out, 1))
         self.prior, self.init = prior, init
         self.reset_parameters()
 

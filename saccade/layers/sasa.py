@@ -7,7 +7,7 @@ Heads are slices of the channels; nothing mixes them afterwards (the block's 1x1
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -21,6 +21,9 @@ from saccade.ops.linear import fuses, linear
 from saccade.ops.neighbourhood import neighbourhood_attention, neighbourhood_weights
 
 POSITIONS = ("relative", "absolute", "none")
+
+# Where heads look first, if at one place: row and column, from the pixel itself.
+PLACES = ((-1, 0), (1, 0), (0, -1), (0, 1), (-1, -1), (1, 1), (-1, 1), (1, -1), (0, 0))
 
 
 @readable
@@ -45,6 +48,7 @@ class StandAloneAttention(MapLayer):
     table     a trainable bias for every head and place of the window, 0 at the start
     groups    of the projections, as a convolution has them
     bias      on queries, keys and values
+    locality  above 0: how narrowly each head looks at first, at a place of its own (`_look`)
     """
 
     own = "NCHW"
@@ -70,6 +74,7 @@ class StandAloneAttention(MapLayer):
         table: bool = False,
         groups: int = 1,
         bias: bool = False,
+        locality: float = 0.0,
     ):
         super().__init__()
         self.place(dim, layout, size)
@@ -112,6 +117,12 @@ class StandAloneAttention(MapLayer):
                 f"StandAloneAttention: relative positions need an even head width (half for rows, "
                 f"half for columns), got {out=} {heads=}; try other heads or position='none'"
             )
+        if locality < 0 or (locality and (position != "relative" or out // heads < 4)):
+            raise ValueError(
+                f"StandAloneAttention: locality, 0 or more, is written into relative positions of "
+                f"heads at least 4 wide, got {locality=} {position=} {out=} {heads=}; try "
+                f"locality=0"
+            )
         if position == "absolute" and dim % 4:
             raise ValueError(
                 f"StandAloneAttention: sinusoids need a multiple of 4 channels (sine and cosine of "
@@ -122,7 +133,8 @@ class StandAloneAttention(MapLayer):
         self.dilation, self.causal = dilation, causal
         self.position, self.backend = position, backend
         self.scale = (out // heads) ** -0.5 if scale else 1.0
-        self.query = nn.Conv2d(dim, out, 1, bias=bias, groups=groups)
+        self.locality = float(locality)
+        self.query = nn.Conv2d(dim, out, 1, bias=bias or locality > 0, groups=groups)
         self.key = nn.Conv2d(dim, out, 1, bias=bias, groups=groups) if content else None
         self.value = nn.Conv2d(dim, out, 1, bias=bias, groups=groups)
         self.row = self.col = self.table = None
@@ -149,6 +161,33 @@ class StandAloneAttention(MapLayer):
                 nn.init.normal_(table, std=(2 * table.shape[2]) ** -0.5)
         if self.table is not None:
             nn.init.zeros_(self.table)
+        if self.locality:
+            self._look()
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        """Let head i look at its place (y, x) of `PLACES` first, whatever the input is.
+
+            logits = - locality ((a - y)^2 + (b - x)^2) + what all places share
+
+        Without a bias they are of degree one and two in the input: for small inputs a blur, for
+        large ones a choice by chance. Here Wq = Wk = 0, and the bias of a head's queries is
+        (1, y) and (1, x) where the tables hold (- locality a^2, 2 locality a) and likewise b.
+        Neither is a saddle: keys learn through the bias, queries through the tables.
+        """
+        row, col, bias = (cast(Tensor, t) for t in (self.row, self.col, self.query.bias))
+        for conv in (self.query, self.key):
+            if conv is not None:
+                nn.init.zeros_(conv.weight)
+        for table in (row, col):
+            steps = torch.arange(table.shape[1], device=table.device) - table.shape[1] // 2
+            table[..., 0] = -self.locality * steps**2 / self.scale
+            table[..., 1] = 2 * self.locality * steps / self.scale
+        down, along = nn.init.zeros_(bias).unflatten(0, (self.heads, 2, -1)).unbind(1)  # h d/2
+        places = [PLACES[i % len(PLACES)] for i in range(self.heads)]
+        y, x = torch.tensor(places, device=bias.device, dtype=bias.dtype).unbind(1)
+        for half, place in ((down, y), (along, x)):
+            half[:, 0], half[:, 1] = 1, place
 
     @property
     def of_paper(self) -> bool:
@@ -169,7 +208,7 @@ class StandAloneAttention(MapLayer):
     def _joined(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None, Tensor] | None:
         """All three by one product, which reads the map once; None where it cannot be."""
         query, key, value = self.query, self.key, self.value
-        if not (pointwise(query) and pointwise(key) and pointwise(value)):
+        if not (pointwise(query, bias=True) and pointwise(key, True) and pointwise(value, True)):
             return None
         if not untouched(x, query, key, value):
             return None
@@ -178,8 +217,12 @@ class StandAloneAttention(MapLayer):
         pixels = x.permute(0, 2, 3, 1)
         if not fuses(pixels, query.weight.flatten(1)):
             return None
-        matrix = torch.cat((query.weight, key.weight, value.weight)).flatten(1)
-        q, k, v = linear(pixels, matrix).permute(0, 3, 1, 2).chunk(3, 1)
+        convs = query, key, value
+        matrix, bias = torch.cat([conv.weight for conv in convs]).flatten(1), None
+        if any(conv.bias is not None for conv in convs):
+            none = matrix.new_zeros(len(query.weight))
+            bias = torch.cat([none if conv.bias is None else conv.bias for conv in convs])
+        q, k, v = linear(pixels, matrix, bias).permute(0, 3, 1, 2).chunk(3, 1)
         return q, k, v
 
     def _rest(self, padding: Bool[Tensor, "B H W"] | None, like: Tensor) -> tuple[Any, ...]:

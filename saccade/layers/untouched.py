@@ -149,14 +149,14 @@ def hooked_everywhere() -> bool:
     return False
 
 
-def pointwise(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
-    """Whether it is a 1 x 1 convolution of which the matrix is all."""
+def pointwise(module: nn.Module | None, bias: bool = False) -> TypeGuard[nn.Conv2d]:
+    """Whether it is a 1 x 1 convolution of which the matrix (and a bias, if allowed) is all."""
     return (
         type(module) is nn.Conv2d
         and module.kernel_size == module.stride == (1, 1)
         and module.padding == (0, 0)
         and module.groups == 1
-        and module.bias is None
+        and (bias or module.bias is None)
     )
 
 

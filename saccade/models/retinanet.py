@@ -25,6 +25,8 @@ class RetinaNetDetector(DenseNetwork):
     border      what attention there sees beyond a map's edge: nothing ("mask"), or zeros ("zero")
     coarse      what P6 is made from: "C5", the backbone's last map, or "P5"
     norm        BatchNorm in the heads, one for each level
+    levels_norm BatchNorm on the pyramid's levels
+    locality    how narrowly attention there looks at first; 0: as the paper has it
     dim, depth  channels of pyramid and heads; layers of a head before its last
     scales      sizes of anchors a level; with 3 shapes each
     init        how new layers are drawn: "xavier", or "retinanet": N(0, 0.01) in the heads
@@ -47,6 +49,8 @@ class RetinaNetDetector(DenseNetwork):
         scales: int = 3,
         init: str = "xavier",
         border: str = "mask",
+        levels_norm: bool = False,
+        locality: float = 0.0,
     ):
         super().__init__()
         maps = cast(Maps, backbone)
@@ -61,7 +65,9 @@ class RetinaNetDetector(DenseNetwork):
             backbone.only(range(count - 3, count))
         self.num_classes = classes
         self.backbone = backbone
-        self.pyramid = FeaturePyramid(maps.widths[-3:], dim, fpn, coarse, init, border)
+        self.pyramid = FeaturePyramid(
+            maps.widths[-3:], dim, fpn, coarse, init, border, levels_norm, locality
+        )
         self.strides = tuple(fine * 2**i for i in range(self.pyramid.levels))
         self.scales = scales
         self.anchors = scales * len(RATIOS)  # a place
@@ -69,7 +75,7 @@ class RetinaNetDetector(DenseNetwork):
         def head(out: int, prior: float | None = None) -> DenseHead:
             return DenseHead(
                 self.anchors * out, dim, depth, self.pyramid.levels, heads, prior, norm, init,
-                border,
+                border, locality,
             )  # fmt: skip
 
         self.classify = head(classes, prior=0.01)
@@ -90,7 +96,10 @@ class RetinaNetDetector(DenseNetwork):
 
 
 # What `build` takes of a recipe's task; the rest of that is the loss's and the prediction's.
-WORDS = ("fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init", "border")
+WORDS = (
+    "fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init", "border", "levels_norm",
+    "locality",
+)  # fmt: skip
 
 
 def as_written(about: dict[str, Any]) -> dict[str, Any]:

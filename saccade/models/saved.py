@@ -32,6 +32,7 @@ from saccade.version import FORMATS, check_format
 KINDS = {
     "retinanet": "saccade.models.retinanet",
     "detr": "saccade.models.detr",
+    "rtdetr": "saccade.models.rtdetr",
     "semantic_fpn": "saccade.models.semantic_fpn",
     "autoencoder": "saccade.models.autoencoder",
     "upscaler": "saccade.models.upscaler",

@@ -103,6 +103,11 @@ class RetinaNet(TaskSettings):
     """What attention in pyramid and heads sees beyond a map's edge: nothing, or zeros."""
     init: Literal["xavier", "retinanet"] = "xavier"
     """How pyramid and heads are drawn; retinanet: N(0, 0.01) in the heads."""
+    levels_norm: bool = False
+    """BatchNorm on the levels of the pyramid."""
+    locality: float = 0.0
+    """How narrowly each head of attention in pyramid and heads looks at first, at a place of its
+    own beside the pixel; 0: as the paper has it, a blur."""
     scales: int = 3
     """Anchors a place and shape (1:2, 1:1, 2:1), a third of an octave apart for 3."""
     least: float = 4.0
@@ -120,7 +125,7 @@ class RetinaNet(TaskSettings):
 
     def __post_init__(self) -> None:
         hold(self, dim=SOME, depth=COUNT, scales=SOME, alpha=SHARE, gamma=COUNT, score=SHARE)
-        hold(self, overlap=SHARE, most=SOME, least=(0.1, math.inf))
+        hold(self, overlap=SHARE, most=SOME, least=(0.1, math.inf), locality=COUNT)
 
     @classmethod
     def as_written(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -159,6 +164,45 @@ class Detr(TaskSettings):
         hold(self, encoder=COUNT, decoder=SOME, heads=SOME, hidden=SOME)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RTDetr(TaskSettings):
+    """Task: boxes as a set, by RT-DETR: queries begin where an encoder takes places for objects,
+    look at a few points around their boxes, and learn from shaken true boxes too."""
+
+    queries: int = 300
+    dim: int = 256
+    """Channels of encoder and decoder."""
+    levels: int = 3
+    """How many of the backbone's last maps it looks at."""
+    decoder: int = 6
+    """Layers."""
+    heads: int = 8
+    hidden: int = 1024
+    """Channels inside the transformer's feed-forward layers."""
+    points: int = 4
+    """Places that a query looks at, a head and level."""
+    expand: float = 1.0
+    """Width of the encoder's convolutions, as a share of its channels."""
+    denoising: int = 100
+    """Shaken boxes an image, about: as many copies of each true one as this has room for, each to
+    be put right, and as many far ones to be turned down; 0: none."""
+    label_noise: float = 0.5
+    """Half of this share of them are shown with a class drawn by chance."""
+    box_noise: float = 1.0
+    """How far their corners are moved, in halves of the box's sides; far ones up to twice that."""
+    frozen: bool = False
+    """BatchNorm in the backbone as it was trained, for very small batches."""
+    score: float = 0.0
+    """Boxes below this are not kept."""
+    most: int = 100
+    """Boxes an image."""
+
+    def __post_init__(self) -> None:
+        hold(self, queries=SOME, dim=SOME, levels=SOME, decoder=SOME, heads=SOME, hidden=SOME)
+        hold(self, points=SOME, expand=(0.1, 8), denoising=COUNT, label_noise=SHARE, score=SHARE)
+        hold(self, box_noise=COUNT, most=SOME)
+
+
 DETECT = Recipe(
     about="""A few hundred pictures with boxes, on a laptop's CPU.
     saccade train detect --data FOLDER; about 20 minutes a 300 pictures. model.start=RUN begins
@@ -185,5 +229,18 @@ DETECT_DETR = change(
     loop=Loop(batch=16, ema=0.99, evaluate_every=10),
 )
 
-RECIPES = {"detect": DETECT, "detect_detr": DETECT_DETR}
+DETECT_RTDETR = change(
+    DETECT,
+    about="""The same with a small RT-DETR: boxes as a set, without thinning out.
+    pip install 'saccade[detection]'; saccade train detect_rtdetr --data FOLDER --start RUN.""",
+    model=Model(name="linglo_nano", drop_path=0.0),
+    task=RTDetr(
+        queries=60, dim=96, levels=2, decoder=3, heads=6, hidden=256, expand=0.5, denoising=40
+    ),
+    optim=Optim(name="adamw", lr=5e-4, lr_batch=8, weight_decay=1e-4, clip=0.1),
+    schedule=Schedule(epochs=72, warmup=2, end=0.01),
+    loop=Loop(batch=8, ema=0.998, evaluate_every=6),
+)
+
+RECIPES = {"detect": DETECT, "detect_detr": DETECT_DETR, "detect_rtdetr": DETECT_RTDETR}
 CLAIMS = {}

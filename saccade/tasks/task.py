@@ -81,6 +81,11 @@ class Task(nn.Module, ABC):
         """The target as training sees it, without gradients; a teacher adds its view here."""
         return target
 
+    def inputs(self, image: Tensor, size: Tensor, target: dict[str, Any]) -> tuple[Any, ...]:
+        """What training calls the task with; one whose network learns from the truth as well (boxes
+        to be put right) adds it."""
+        return image, size
+
     def no_weight_decay(self) -> set[str]:
         """Names of what layers declare `undecayed`, such as position tables."""
         return {

@@ -20,9 +20,9 @@ from saccade.cli import ship
 from saccade.data import picture
 from saccade.engine import session
 from saccade.infer.detect import Detector
-from saccade.models import detectors, detr, retinanet, semantic_fpn, zoo
+from saccade.models import detectors, detr, retinanet, rtdetr, semantic_fpn, zoo
 from saccade.ops import native
-from saccade.recipes.detect import Detr, RetinaNet
+from saccade.recipes.detect import Detr, RetinaNet, RTDetr
 from saccade.recipes.recipe import change
 from saccade.recipes.segment import Segment
 from tests.cli.examples import ALONE, EXAMPLES, alone, lively, pictures, saved
@@ -362,6 +362,33 @@ def test_queries_without_torch(photos, tmp_path):
     (wanted,) = ready.task.predict({**out, "size": size})
     assert labels == wanted.labels.tolist()
     assert len(labels) > 2
+    away = np.array(shares) * (81, 64, 81, 64) - wanted.boxes.numpy()
+    assert np.abs(away).max() < 1e-2
+    assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3
+
+
+def test_places_without_torch(photos, tmp_path):
+    """RT-DETR's outputs, read by numpy alone as `predict` reads them."""
+    pytest.importorskip("transformers")
+    settings = RTDetr(queries=6, dim=16, decoder=1, heads=2, hidden=16, expand=0.5, most=9)
+    net = rtdetr.build("linglo_nano", 3, settings)
+    path = saved(net, tmp_path / "net.safetensors", settings, short=64, long=96)
+    ready, (image, _) = seen(path, photos)
+    with torch.no_grad():
+        out = ready.task.raw(image)
+    np.savez(tmp_path / "out.npz", **{key: value.numpy() for key, value in out.items()})
+    program = (
+        "import json, runpy, sys\nimport numpy as np\nsys.modules['torch'] = None\n"
+        "example, out = runpy.run_path(sys.argv[1]), np.load(sys.argv[2])\n"
+        "size = np.float32([81, 64])\n"
+        "boxes, labels, scores = example['by_places'](out, size, json.loads(sys.argv[3]))\n"
+        "print(json.dumps([boxes.tolist(), labels.tolist(), scores.tolist()]))"
+    )
+    how = json.dumps(ready.task.decoding())
+    _, (shares, labels, scores) = alone("detect", program, tmp_path / "out.npz", how)
+    (wanted,) = ready.task.predict({**out, "size": torch.tensor([[64, 81]])})
+    assert labels == wanted.labels.tolist()
+    assert len(labels) == 9
     away = np.array(shares) * (81, 64, 81, 64) - wanted.boxes.numpy()
     assert np.abs(away).max() < 1e-2
     assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3

@@ -86,6 +86,27 @@ def test_attention_over_large_maps_does_not_start_with_one_pixel(dim, init):
         assert weights.amax(2).mean() < 0.2  # of 256; drawn for inputs of unit size, above 0.9
 
 
+@pytest.mark.parametrize("init", ["retinanet", "xavier"])
+@pytest.mark.parametrize("size", [0.01, 100.0])
+def test_with_locality_all_attention_begins_beside_its_pixel(size, init):
+    pyramid = FeaturePyramid((32, 64, 128), 32, "attention", init=init, norm=True, locality=2.0)
+    head = DenseHead(6, 32, kind="attention", init=init, locality=2.0)
+    layers = [m for m in (*pyramid.modules(), *head.modules()) if hasattr(m, "locality")]
+    assert len(layers) == 5 + 5
+    for layer in layers:
+        x = size * torch.randn(1, layer.query.in_channels, 12, 12)
+        middle = layer.weights(x, at=[(6, 6)])[0, :, 0, 2:5, 2:5]
+        assert (middle.amax((1, 2)) > 0.6).all()
+        assert (middle.sum((1, 2)) > 0.75).all()
+
+
+def test_the_levels_of_a_pyramid_may_be_normalised():
+    pyramid = FeaturePyramid((8, 16, 32), 16, norm=True)
+    for level in pyramid([50 * x for x in maps((8, 16, 32))]):
+        assert level.std().item() == pytest.approx(1, abs=0.2)
+        assert level.mean().item() == pytest.approx(0, abs=0.1)
+
+
 def test_bad_input_is_refused_in_a_sentence():
     with pytest.raises(ValueError, match=r"FeaturePyramid: kind must be one of .* got kind='swin'"):
         FeaturePyramid((4, 8), kind="swin")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from saccade.layers.sasa import StandAloneAttention, halve, sinusoids
+from saccade.layers.sasa import PLACES, StandAloneAttention, halve, sinusoids
 from saccade.ops.operator import use_backend
 from tests.ops.test_sasa import loops
 
@@ -153,9 +153,48 @@ def test_begins_with_logits_of_the_size_of_the_input():
     assert layer.row.std().item() == pytest.approx(32**-0.5, rel=0.3)
 
 
+@pytest.mark.parametrize("heads", [4, 8])
+@pytest.mark.parametrize("shared", [True, False])
+def test_with_locality_each_head_looks_at_one_place_first_however_large_the_input(heads, shared):
+    layer = StandAloneAttention(32, heads=heads, shared=shared, border="mask", locality=2.0)
+    x = torch.randn(1, 32, 15, 15) + 3  # with a mean, which would turn all queries one way
+    for size in (1e-3, 1.0, 1e3):
+        weights = layer.weights(size * x, at=[(7, 7)])[0, :, 0]  # h 7 7
+        assert (weights.flatten(1).amax(1) > 0.6).all()
+        seen = [divmod(int(i), 7) for i in weights.flatten(1).argmax(1)]
+        assert [(a - 3, b - 3) for a, b in seen] == list(PLACES[:heads])
+    blur = StandAloneAttention(32, heads=heads, shared=shared, border="mask")
+    assert blur.weights(1e-3 * x, at=[(7, 7)]).amax() < 0.03  # uniform: 0.0204
+
+
+def test_with_locality_a_layer_begins_as_shifts_of_its_heads():
+    layer = StandAloneAttention(16, heads=4, locality=50.0)
+    x = torch.randn(1, 16, 9, 9)
+    v = layer.value(x).unflatten(1, (4, -1))
+    shifted = [
+        v[:, i].roll((-y, -x), (2, 3)) for i, (y, x) in enumerate(PLACES[:4])
+    ]  # the pixel there comes here
+    inner = torch.cat(shifted, 1)[..., 1:-1, 1:-1]
+    torch.testing.assert_close(layer(x)[..., 1:-1, 1:-1], inner)
+
+
+def test_with_locality_everything_learns_from_the_first_step():
+    """Wq = Wk = 0 is no saddle: keys learn through the queries' bias, queries through the table."""
+    layer = StandAloneAttention(16, heads=4, locality=2.0)
+    layer(torch.randn(2, 16, 9, 9)).square().sum().backward()
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad.abs().max() > 1e-4, name
+    plain = StandAloneAttention(16, heads=4)
+    more = sum(p.numel() for p in layer.parameters()) - sum(p.numel() for p in plain.parameters())
+    assert more == 16  # the bias of queries, and nothing else
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
+        ({"locality": -1.0}, "locality, 0 or more"),
+        ({"locality": 1.0, "position": "none"}, "written into relative positions"),
+        ({"locality": 1.0, "heads": 4}, "heads at least 4 wide"),
         ({"window": 6}, "window must be odd to have a centre, got window=6; try 7"),
         ({"heads": 5}, "heads must divide out, got out=8 heads=5"),
         ({"out": 12, "heads": 4}, "even head width .* got out=12 heads=4"),
@@ -229,10 +268,10 @@ def test_pooling_is_after_attention():
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("change", ["bias", "hook", "none"])
+@pytest.mark.parametrize("change", ["bias", "local", "hook", "none"])
 def test_projections_by_one_product_or_one_by_one(change):
     """A projection that is more than its matrix is called."""
-    layer = StandAloneAttention(16, heads=2, window=3)
+    layer = StandAloneAttention(16, heads=2, window=3, locality=float(change == "local"))
     if change == "bias":
         layer.query = torch.nn.Conv2d(16, 16, 1)
     if change == "hook":

@@ -1,4 +1,4 @@
-"""Boxes in an image: RetinaNet and DETR."""
+"""Boxes in an image: RetinaNet, DETR and RT-DETR."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from saccade.data import boxes
 from saccade.data.boxes import augment
 from saccade.draw.boxes import drawn
 from saccade.draw.masks import beside
-from saccade.recipes.detect import BoxAugment, BoxTest, Detr, RetinaNet
+from saccade.recipes.detect import BoxAugment, BoxTest, Detr, RetinaNet, RTDetr
 from saccade.recipes.recipe import Recipe
 from saccade.tasks.answers import BoxAnswer
 from saccade.tasks.definition import TaskDefinition
@@ -69,7 +69,7 @@ def _example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: A
 
 TASK = TaskDefinition(
     name="detect",
-    settings=(RetinaNet, Detr),
+    settings=(RetinaNet, Detr, RTDetr),
     augment=BoxAugment,
     test=BoxTest,
     data_hint=(

@@ -6,11 +6,12 @@ import sys
 import pytest
 import torch
 
-from saccade.models import detr, retinanet
+from saccade.models import detr, retinanet, rtdetr
 from saccade.recipes import bounds
-from saccade.recipes.detect import Detr, RetinaNet
+from saccade.recipes.detect import Detr, RetinaNet, RTDetr
 from saccade.tasks.detect.detr import DetrTask
 from saccade.tasks.detect.retinanet import RetinaNetTask
+from saccade.tasks.detect.rtdetr import RTDetrTask
 from saccade.tasks.detect.task import Detections, sizes_of, targets, to_original
 
 
@@ -55,6 +56,7 @@ def test_names_must_fit_the_network():
     [
         (RetinaNet(dim=32, depth=1), retinanet.build, RetinaNetTask),
         (Detr(dim=32, heads=2, encoder=1, decoder=1, hidden=32), detr.build, DetrTask),
+        (RTDetr(dim=32, heads=2, decoder=1, hidden=32), rtdetr.build, RTDetrTask),
     ],
 )
 def test_every_word_of_a_recipes_task_is_read(words, build, make, monkeypatch):

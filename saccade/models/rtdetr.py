@@ -1,0 +1,216 @@
+"""RT-DETR on any backbone, through transformers: a DETR that learns from a few hundred images.
+
+    image -> backbone -> its last maps -> hybrid encoder -> the likeliest places become queries
+          -> decoder: each layer looks at a few points around its boxes and mends them
+
+Where DETR's queries learn from nothing where boxes lie, these begin at places that a head over the
+encoder's maps takes for objects. In training, each true box is shown to the decoder a few times
+more, shaken, to be put right (denoising). `net.detr` is transformers' `RTDetrForObjectDetection`.
+What is ours:
+
+- Any backbone and any image: one whose sides are no multiples of the coarsest stride is filled up
+  with zeros to the next. Boxes are shares of the image so filled.
+- BatchNorm above the backbone begins at 1 and convolutions as torch draws them, as RT-DETR's
+  authors do. transformers draws weights of BatchNorm from N(0, 0.01): right for a checkpoint that
+  replaces them, but from there nothing of the image reaches the decoder.
+- BatchNorm inside the backbone learns (`frozen=False`); theirs is fixed at ImageNet's statistics.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from timm.utils.model import freeze_batch_norm_2d
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from saccade.models import features
+from saccade.models.detector import DenseNetwork, Maps, split_arguments
+from saccade.models.detr import transformers
+
+PRIOR = 0.01  # where every score starts, so that rare objects do not drown in the background's loss
+
+
+class LastMaps(nn.Module):
+    """In the place of transformers' RTDetrConvEncoder: the last maps of a backbone of ours."""
+
+    def __init__(self, model: nn.Module, levels: int):
+        super().__init__()
+        self.model, self.levels = model, levels
+        maps = cast(Maps, model)
+        self.intermediate_channel_sizes = list(maps.widths[-levels:])
+
+    def forward(
+        self, pixel_values: Float[Tensor, "B C H W"], pixel_mask: Tensor
+    ) -> list[tuple[Tensor, None]]:
+        """Maps, finest first, each with the place of a mask, which RT-DETR does not read."""
+        return [(x, None) for x in self.model(pixel_values)[-self.levels :]]
+
+
+class RTDetrDetector(DenseNetwork):
+    """transformers' RT-DETR over the last maps of a backbone."""
+
+    kind = "rtdetr"
+    body = "detr.model.backbone.model.body."
+
+    def __init__(self, detr: Any, stride: int):
+        super().__init__()
+        self.detr: Any = detr
+        self.stride = stride
+        self.num_classes = detr.config.num_labels
+
+    @property
+    def backbone(self) -> nn.Module:
+        return self.detr.model.backbone.model
+
+    def forward(
+        self, image: Float[Tensor, "B C H W"], labels: list[dict[str, Tensor]] | None = None
+    ) -> dict[str, Any]:
+        """Logits B queries classes and boxes B queries 4, as shares of the image filled up.
+
+        Beside them `aux_logits`, `aux_boxes`, those of earlier layers, layer first, the last of
+        which are the encoder's; and if labels (class_labels, boxes) are given in training,
+        `shaken_logits`, `shaken_boxes` of all layers and `shaken`, which box each is of.
+        """
+        seen = self.detr.model(pixel_values=self.filled(image), labels=labels)
+        logits, boxes = seen.intermediate_logits, seen.intermediate_reference_points  # B layers q
+        output: dict[str, Any] = {}
+        shaken = seen.denoising_meta_values if labels is not None else None
+        if shaken is not None:
+            parts = shaken["dn_num_split"]
+            (of_shaken, logits), (at_shaken, boxes) = (
+                x.split(parts, dim=2) for x in (logits, boxes)
+            )
+            output |= {
+                "shaken_logits": of_shaken.transpose(0, 1),
+                "shaken_boxes": at_shaken.transpose(0, 1),
+                "shaken": shaken,
+            }
+        first = seen.enc_topk_logits[:, None], seen.enc_topk_bboxes[:, None]
+        for name, early, places in (("logits", logits, first[0]), ("boxes", boxes, first[1])):
+            output[name] = early[:, -1]
+            output[f"aux_{name}"] = torch.cat((early[:, :-1], places), 1).transpose(0, 1)
+        return output
+
+    def filled(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
+        """With sides that every map divides, as the encoder wants them."""
+        height, width = self.whole(image.shape[2], image.shape[3])
+        return F.pad(image, (0, width - image.shape[3], 0, height - image.shape[2]))
+
+    def whole(self, height: int, width: int) -> tuple[int, int]:
+        """The sides of an image once it is filled up."""
+        step = self.stride
+        return -(-height // step) * step, -(-width // step) * step
+
+    def backbone_from(self, source: nn.Module) -> None:
+        """Start with the backbone of a classifier or a detector of the same architecture."""
+        cast(features.Features, self.backbone).start_from(source)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute the backbone's blocks in backward instead of keeping what they computed."""
+        features.recompute(self.backbone, enable)
+
+
+# What `build` takes of a recipe's task; the rest of that is the loss's and the prediction's.
+WORDS = (
+    "queries", "dim", "decoder", "heads", "hidden", "points", "levels", "expand", "denoising",
+    "label_noise", "box_noise", "frozen",
+)  # fmt: skip
+
+
+def build(name: str, classes: int, settings: Any = None, **words: Any) -> RTDetrDetector:
+    """RT-DETR on the backbone called `name`, of saccade or timm.
+
+    The arguments of `configured` come by `settings` (a recipe's task, or a dict) or by name, with
+    `levels` and `frozen`; further words are the backbone's (`drop_path`, `in_chans`, ...).
+    """
+    own, options = split_arguments(WORDS, settings, words)
+    how = dict(own)
+    levels, frozen = how.pop("levels", 3), how.pop("frozen", False)
+    backbone = features.build(name, **options)
+    count = len(backbone.strides)
+    strides = backbone.strides[-levels:] if levels > 0 else ()
+    if not 1 <= levels <= count or any(b != 2 * a for a, b in pairwise(strides)):
+        raise ValueError(
+            f"RTDetrDetector: levels are the last maps of the backbone, each half as fine as the "
+            f"one before, got {levels=} strides={backbone.strides}; try levels=1"
+        )
+    backbone.only(range(count - levels, count))
+    body = transformers().TimmBackboneConfig(
+        backbone=name, use_pretrained_backbone=False, num_channels=options.get("in_chans", 3),
+        out_indices=list(range(count - levels, count)),
+    )  # fmt: skip
+    config = configured(body, classes, backbone.widths[-levels:], strides, **how)
+    detr: Any = transformers().RTDetrForObjectDetection(config)
+    detr.model.backbone = LastMaps(freeze_batch_norm_2d(backbone) if frozen else backbone, levels)
+    draw(detr)
+    net = RTDetrDetector(detr, strides[-1])
+    net.default_cfg = backbone.timm_config
+    net.arguments = {"name": name, "classes": classes, "settings": own, **options}
+    return net
+
+
+def configured(
+    backbone: Any,
+    classes: int,
+    widths: Sequence[int],
+    strides: Sequence[int],
+    *,
+    queries: int = 300,
+    dim: int = 256,
+    decoder: int = 6,
+    heads: int = 8,
+    hidden: int = 1024,
+    points: int = 4,
+    expand: float = 1.0,
+    denoising: int = 100,
+    label_noise: float = 0.5,
+    box_noise: float = 1.0,
+) -> Any:
+    """transformers' RTDetrConfig in our words; nothing is downloaded for it."""
+    if dim % heads or dim % 4:
+        raise ValueError(
+            f"RTDetrDetector: heads must divide dim, and 4 as well (sine and cosine of x and y), "
+            f"got {dim=} {heads=}"
+        )
+    if (dim // heads) & (dim // heads - 1):
+        raise ValueError(
+            f"RTDetrDetector: dim / heads is a power of two, got {dim=} {heads=}; "
+            f"try heads={max(dim // 16, 1)}"
+        )
+    levels = len(widths)
+    return transformers().RTDetrConfig(
+        backbone_config=backbone, freeze_backbone_batch_norms=False, num_labels=classes,
+        num_queries=queries, d_model=dim, encoder_hidden_dim=dim,
+        encoder_in_channels=list(widths), feat_strides=list(strides),
+        encode_proj_layers=[levels - 1], decoder_in_channels=[dim] * levels,
+        num_feature_levels=levels, decoder_layers=decoder, encoder_attention_heads=heads,
+        decoder_attention_heads=heads, encoder_ffn_dim=hidden, decoder_ffn_dim=hidden,
+        decoder_n_points=points, hidden_expansion=float(expand), num_denoising=denoising,
+        label_noise_ratio=float(label_noise), box_noise_scale=float(box_noise),
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def draw(detr: Any) -> None:
+    """New weights as torch draws them, and the particular ones as RT-DETR's authors have them."""
+    model = detr.model
+    above = [part for name, part in model.named_children() if name != "backbone"]
+    layers = [layer for part in above for layer in part.modules()]
+    for layer in layers:
+        if isinstance(layer, nn.Linear | nn.Conv2d | nn.BatchNorm2d | nn.LayerNorm):
+            layer.reset_parameters()
+    for layer in layers:
+        if hasattr(layer, "sampling_offsets"):  # points on rays, one for each head
+            detr._init_weights(layer)
+    nn.init.xavier_uniform_(model.enc_output[0].weight)
+    for layer in model.decoder.query_pos_head.layers:
+        nn.init.xavier_uniform_(layer.weight)
+    for score in (model.enc_score_head, *model.decoder.class_embed):
+        nn.init.constant_(score.bias, -math.log((1 - PRIOR) / PRIOR))
+    for box in (model.enc_bbox_head, *model.decoder.bbox_embed):
+        nn.init.zeros_(box.layers[-1].weight)
+        nn.init.zeros_(box.layers[-1].bias)
