@@ -44,10 +44,28 @@ class LastMaps(nn.Module):
         self.intermediate_channel_sizes = list(maps.widths[-levels:])
 
     def forward(
-        self, pixel_values: Float[Tensor, "B C H W"], pixel_mask: Tensor
+        self, pixel_values: Float[Tensor, "B C H W"], pixel_mask: Tensor | None
     ) -> list[tuple[Tensor, None]]:
         """Maps, finest first, each with the place of a mask, which RT-DETR does not read."""
         return [(x, None) for x in self.model(pixel_values)[-self.levels :]]
+
+
+class Sinusoids(nn.Module):
+    """In the place of transformers' own, whose table a graph would keep for one size of image."""
+
+    def __init__(self, dim: int, temperature: float):
+        super().__init__()
+        self.rates = [temperature ** (-4 * i / dim) for i in range(dim // 4)]
+
+    def forward(
+        self, width: int, height: int, device: torch.device | str, dtype: torch.dtype
+    ) -> Float[Tensor, "1 N D"]:
+        """Sine and cosine of the row, then of the column, row by row."""
+        rates = torch.tensor(self.rates, device=device)
+        y, x = (torch.arange(n, device=device)[:, None] * rates for n in (height, width))
+        rows = torch.cat((y.sin(), y.cos()), 1)[:, None].expand(-1, x.shape[0], -1)
+        columns = torch.cat((x.sin(), x.cos()), 1)[None].expand(y.shape[0], -1, -1)
+        return torch.cat((rows, columns), 2).flatten(0, 1)[None].to(dtype)
 
 
 class RTDetrDetector(DenseNetwork):
@@ -75,25 +93,82 @@ class RTDetrDetector(DenseNetwork):
         which are the encoder's; and if labels (class_labels, boxes) are given in training,
         `shaken_logits`, `shaken_boxes` of all layers and `shaken`, which box each is of.
         """
-        seen = self.detr.model(pixel_values=self.filled(image), labels=labels)
-        logits, boxes = seen.intermediate_logits, seen.intermediate_reference_points  # B layers q
-        output: dict[str, Any] = {}
-        shaken = seen.denoising_meta_values if labels is not None else None
+        x = self.filled(image)
+        maps = self._encoded(x)
+        sizes = [(level.shape[2], level.shape[3]) for level in maps]
+        pixels = torch.cat([level.flatten(2).mT for level in maps], 1)  # B n dim
+        queries, boxes, places = self._chosen(pixels, sizes)
+        shaken = self._shaken(labels, queries.shape[1])
         if shaken is not None:
-            parts = shaken["dn_num_split"]
-            (of_shaken, logits), (at_shaken, boxes) = (
-                x.split(parts, dim=2) for x in (logits, boxes)
+            queries, boxes = (
+                torch.cat(pair, 1) for pair in zip(shaken[:2], (queries, boxes), strict=True)
             )
-            output |= {
-                "shaken_logits": of_shaken.transpose(0, 1),
-                "shaken_boxes": at_shaken.transpose(0, 1),
-                "shaken": shaken,
-            }
-        first = seen.enc_topk_logits[:, None], seen.enc_topk_bboxes[:, None]
-        for name, early, places in (("logits", logits, first[0]), ("boxes", boxes, first[1])):
-            output[name] = early[:, -1]
-            output[f"aux_{name}"] = torch.cat((early[:, :-1], places), 1).transpose(0, 1)
+        sides = torch.tensor(sizes, device=x.device)
+        starts = torch.cat((sides.new_zeros(1), sides.prod(1).cumsum(0)[:-1]))
+        seen = self.detr.model.decoder(
+            inputs_embeds=queries, encoder_hidden_states=pixels, reference_points=boxes.detach(),
+            encoder_attention_mask=None if shaken is None else shaken[2], spatial_shapes=sides,
+            spatial_shapes_list=sizes, level_start_index=starts,
+        )  # fmt: skip
+        layers = {
+            "logits": seen.intermediate_logits.transpose(0, 1),
+            "boxes": seen.intermediate_reference_points.transpose(0, 1),
+        }  # layer first
+        output: dict[str, Any] = {}
+        if shaken is not None:
+            output["shaken"] = shaken[3]
+            parts = {name: x.split(shaken[3]["dn_num_split"], 2) for name, x in layers.items()}
+            output |= {f"shaken_{name}": first for name, (first, _) in parts.items()}
+            layers = {name: rest for name, (_, rest) in parts.items()}
+        for name, values in layers.items():
+            output[name] = values[-1]
+            output[f"aux_{name}"] = torch.cat((values[:-1], places[name][None]))
         return output
+
+    # The steps of `RTDetrModel.forward`, which takes the batch for a constant where it is exported.
+
+    def _encoded(self, image: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        """The hybrid encoder's maps, finest first, as the decoder reads them."""
+        model = self.detr.model
+        maps = [x for x, _ in model.backbone(image, None)]
+        inward = [project(x) for project, x in zip(model.encoder_input_proj, maps, strict=True)]
+        outward = model.encoder(inward).last_hidden_state
+        return [project(x) for project, x in zip(model.decoder_input_proj, outward, strict=True)]
+
+    def _chosen(
+        self, pixels: Float[Tensor, "B n D"], sizes: list[tuple[int, int]]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Queries, where their boxes begin (before a sigmoid), and what the encoder says there."""
+        model = self.detr.model
+        anchors, valid = model.generate_anchors(tuple(sizes), device=pixels.device)
+        memory = model.enc_output(valid * pixels)
+        scores, boxes = model.enc_score_head(memory), model.enc_bbox_head(memory) + anchors
+        best = scores.amax(2).topk(self._count(pixels), dim=1).indices
+        best = best.sort(1).values[..., None]  # a set; by place, as rounding changes their ranks
+        queries, logits, at = (
+            x.gather(1, best.expand(-1, -1, x.shape[2])) for x in (memory, scores, boxes)
+        )
+        return queries.detach(), at, {"logits": logits, "boxes": at.sigmoid()}
+
+    def _count(self, pixels: Float[Tensor, "B n D"]) -> int:
+        """Of queries: fewer where an image has fewer places; a graph has always as many."""
+        queries = self.detr.config.num_queries
+        return queries if torch.compiler.is_exporting() else min(queries, pixels.shape[1])
+
+    def _shaken(
+        self, labels: list[dict[str, Tensor]] | None, queries: int
+    ) -> tuple[Any, ...] | None:
+        """Queries, boxes, who sees whom, and which box each is of; None without any true box."""
+        model, config = self.detr.model, self.detr.config
+        if labels is None or not config.num_denoising:
+            return None
+        from transformers.models.rt_detr import modeling_rt_detr
+
+        shaken = modeling_rt_detr.get_contrastive_denoising_training_group(
+            labels, config.num_labels, queries, model.denoising_class_embed,
+            config.num_denoising, config.label_noise_ratio, config.box_noise_scale,
+        )  # fmt: skip
+        return None if shaken[0] is None else shaken
 
     def filled(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
         """With sides that every map divides, as the encoder wants them."""
@@ -146,6 +221,8 @@ def build(name: str, classes: int, settings: Any = None, **words: Any) -> RTDetr
     config = configured(body, classes, backbone.widths[-levels:], strides, **how)
     detr: Any = transformers().RTDetrForObjectDetection(config)
     detr.model.backbone = LastMaps(freeze_batch_norm_2d(backbone) if frozen else backbone, levels)
+    for layer in detr.model.encoder.aifi:
+        layer.position_embedding = Sinusoids(config.d_model, config.positional_encoding_temperature)
     draw(detr)
     net = RTDetrDetector(detr, strides[-1])
     net.default_cfg = backbone.timm_config
@@ -175,11 +252,6 @@ def configured(
         raise ValueError(
             f"RTDetrDetector: heads must divide dim, and 4 as well (sine and cosine of x and y), "
             f"got {dim=} {heads=}"
-        )
-    if (dim // heads) & (dim // heads - 1):
-        raise ValueError(
-            f"RTDetrDetector: dim / heads is a power of two, got {dim=} {heads=}; "
-            f"try heads={max(dim // 16, 1)}"
         )
     levels = len(widths)
     return transformers().RTDetrConfig(

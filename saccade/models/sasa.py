@@ -96,6 +96,7 @@ class SASA(Backbone):
     layout    a word per stage with a letter per block, instead of `attend`: A attends, C keeps its
               convolution, ("CA", "CA", "CA")
     steps     stride of each stage; 1, 2, 2, ... if None
+    locality  above 0: each head looks at one place beside its pixel first (`StandAloneAttention`)
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class SASA(Backbone):
         shared: bool = True,
         scale: bool = False,
         mixtures: int = 5,
+        locality: float = 0.0,
         stem_width: int = 64,
         stem_stride: int = 4,
         layout: Sequence[str] | None = None,
@@ -151,7 +153,7 @@ class SASA(Backbone):
                 return Conv3x3(width, width, stride, bias=False)
             return StandAloneAttention(
                 width, heads=heads, window=window, stride=stride, border=border,
-                content=content, position=position, shared=shared, scale=scale,
+                content=content, position=position, shared=shared, scale=scale, locality=locality,
             )  # fmt: skip
 
         values = STEMS[stem]

@@ -208,7 +208,7 @@ DETECT = Recipe(
     saccade train detect --data FOLDER; about 20 minutes a 300 pictures. model.start=RUN begins
     with a backbone that has learnt to tell classes, which helps where boxes are few.""",
     model=Model(name="linglo_nano", drop_path=0.0),
-    task=RetinaNet(dim=64, depth=2),
+    task=RetinaNet(dim=64, depth=2, locality=2.0),
     data=Data(holdout=0.2),
     augment=BoxAugment(short=(128, 144, 160, 176, 192), long=256, jitter=0.2, alike=True),
     test=BoxTest(short=160, long=256),

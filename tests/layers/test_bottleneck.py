@@ -82,6 +82,7 @@ SASAS = {
     "without positions": {"position": "none"},
     "a table for each head": {"shared": False},
     "scaled": {"scale": True},
+    "at places of its own": {"locality": 2.0, "scale": True},
     "a shortcut": {"out": 17},
 }
 

@@ -28,6 +28,7 @@ def meta(**options):
         {"border": "zero"},
         {"shared": False},
         {"scale": True},
+        {"locality": 2.0},
         {"attend": "24"},
         {"attend": ""},
         {"stem": "attention"},

@@ -10,7 +10,7 @@ the encoder's places. `boxes` counts those of the batch that the loss sees, as f
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -29,8 +29,6 @@ TERMS = {"loss_vfl": "classes", "loss_bbox": "boxes", "loss_giou": "overlap"}
 class RTDetrTask(Detect):
     """An RT-DETR with its losses."""
 
-    net: RTDetrDetector
-
     def __init__(
         self,
         net: RTDetrDetector,
@@ -45,7 +43,7 @@ class RTDetrTask(Detect):
         )  # nothing in it is learned or saved
 
     def inputs(self, image: Tensor, size: Tensor, target: dict[str, Any]) -> tuple[Any, ...]:
-        height, width = self.net.whole(*image.shape[2:])
+        height, width = self._whole(*image.shape[2:])
         return image, size, _labels(target, image.device, height, width)
 
     def forward(
@@ -56,7 +54,7 @@ class RTDetrTask(Detect):
     ) -> dict[str, Any]:
         """The detector's output, with each image's `size` and that of the whole, filled up."""
         output = self.net(image, labels if self.training else None)
-        whole = image.new_tensor(self.net.whole(*image.shape[2:]))
+        whole = image.new_tensor(self._whole(*image.shape[2:]))
         return {**output, "size": sizes_of(image, size), "whole": whole.expand(len(image), 2)}
 
     def raw(self, image: Float[Tensor, "B C H W"]) -> dict[str, Tensor]:
@@ -65,9 +63,11 @@ class RTDetrTask(Detect):
         return {name: output[name] for name in ("logits", "boxes")}
 
     def decoding(self) -> dict[str, Any]:
-        return {
-            **super().decoding(), "score": self.score, "most": self.most, "stride": self.net.stride,
-        }  # fmt: skip
+        stride = cast(RTDetrDetector, self.net).stride
+        return {**super().decoding(), "score": self.score, "most": self.most, "stride": stride}
+
+    def _whole(self, height: int, width: int) -> tuple[int, int]:
+        return cast(RTDetrDetector, self.net).whole(height, width)
 
     def loss(self, output: dict[str, Any], target: dict[str, Any]) -> Terms:
         boxes = output["boxes"]
@@ -103,14 +103,15 @@ class RTDetrTask(Detect):
         """The surest classes of all queries; a graph's outputs are of images without padding."""
         own = output["size"].tolist()
         originals = own if sizes is None else [tuple(map(int, size)) for size in sizes]
-        least, images, net = self.score if score is None else score, [], self.net
+        least, images = self.score if score is None else score, []
         for i, (size, original) in enumerate(zip(own, originals, strict=True)):
             chances = output["logits"][i].float().sigmoid()
             count = min(self.most, chances.numel())
             scores, at = chances.flatten().topk(count)
             query, labels = at // chances.shape[1], at % chances.shape[1]
             corners = box_convert(output["boxes"][i].float()[query], "cxcywh", "xyxy")
-            height, width = output["whole"][i].tolist() if "whole" in output else net.whole(*size)
+            whole = output["whole"][i].tolist() if "whole" in output else self._whole(*size)
+            height, width = whole
             corners = corners * corners.new_tensor((width, height, width, height))
             corners = clip_boxes_to_image(corners, (int(size[0]), int(size[1])))
             some = (scores >= least) & (corners[:, 2:] > corners[:, :2]).all(1)
