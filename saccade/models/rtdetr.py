@@ -177,8 +177,8 @@ class RTDetrDetector(DenseNetwork):
 
     def whole(self, height: int, width: int) -> tuple[int, int]:
         """The sides of an image once it is filled up."""
-        step = self.stride
-        return -(-height // step) * step, -(-width // step) * step
+        step = self.stride  # no -(-height // step): ONNX rounds a division towards zero
+        return (height + step - 1) // step * step, (width + step - 1) // step * step
 
     def backbone_from(self, source: nn.Module) -> None:
         """Start with the backbone of a classifier or a detector of the same architecture."""
