@@ -85,14 +85,14 @@ SCRATCH = change(
 
 FINETUNE = change(
     SCRATCH,
-    about="""A trained backbone on your own few images: small steps, smaller ones in early blocks.
+    about="""A trained backbone on your own few images; five minutes for a thousand of them.
     saccade train finetune --data FOLDER begins with weights of the package, with --start RUN
-    with your own; images are cut and flipped, no more: small nets underfit what is disguised
-    further, within so few epochs.""",
+    with your own. Large networks that have seen much more (--model of timm's) should move less:
+    --set optim.name=adamw optim.lr=1e-4""",
     model=Model(name="linglo_cifar", drop_path=0.0),
-    augment=Augment(size=64, scale=(0.5, 1.0), interpolation="bilinear"),
-    optim=Optim(name="adamw", lr=1e-3, lr_batch=32, weight_decay=0.05, layer_decay=0.9, clip=1.0),
-    schedule=Schedule(epochs=20, warmup=1, end=0.01),
+    augment=Augment(size=64, scale=(0.5, 1.0), cutmix=1.0, mix=0.5, interpolation="bilinear"),
+    optim=Optim(name="muon", lr=0.01, momentum=0.95, weight_decay=0.05, clip=1.0),
+    schedule=Schedule(epochs=25, warmup=1, end=0.01),
     loop=Loop(batch=32, ema=0.99),
 )
 
