@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from PIL import Image, ImageDraw, ImageFont
+import numpy as np
+from PIL import Image, ImageColor, ImageDraw, ImageFont
 
 COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#000000",
 )  # fmt: skip
 FAULT = "#ff00ff"
+SHADE = 0.5  # of a mask's colour over the picture
 DARK = ("#f0e442", "#e69f00", "#56b4e9")  # colours on which letters are black
 
 
@@ -25,7 +27,7 @@ def drawn(
         faults: for each box a word about what is wrong with it, empty if nothing is; none at all
             if nobody knows. Faulty boxes have a colour of their own
     """
-    sheet = photo.copy()
+    sheet = _shaded(photo, boxes, faults)
     pen = ImageDraw.Draw(sheet)
     short = min(sheet.size)
     width = max(2, round(short / 200))
@@ -41,6 +43,20 @@ def drawn(
         text = f"{word}: {text}" if word else text
         _label(pen, text, x0, y0, colour, font, sheet.size)
     return sheet
+
+
+def _shaded(photo: Image.Image, boxes: Any, faults: Sequence[str]) -> Image.Image:
+    """A copy of the picture with the objects' masks in their colours, where there are masks."""
+    masks = getattr(boxes, "masks", None)
+    if masks is None or not len(masks):
+        return photo.copy()
+    pixels = np.asarray(photo, np.float32).copy()
+    words = list(faults) or [""] * len(masks)
+    for mask, label, word in reversed(list(zip(masks, boxes.labels.tolist(), words, strict=True))):
+        colour = ImageColor.getrgb(FAULT if word else COLOURS[label % len(COLOURS)])
+        inside = np.asarray(mask, bool)
+        pixels[inside] += SHADE * (np.array(colour[:3], np.float32) - pixels[inside])
+    return Image.fromarray(pixels.round().astype(np.uint8))
 
 
 def _label(

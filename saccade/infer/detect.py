@@ -9,6 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from saccade.data.boxes.coco import listed
+from saccade.data.boxes.outlines import encoded
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
 from saccade.infer.batches import predictions
@@ -70,7 +71,7 @@ class Detector:
         batch = self.task.predict(output, sizes, score)
         orders = [boxes.scores.argsort(descending=True, stable=True) for boxes in batch]
         return [
-            Detections(*(part[order].cpu() for part in boxes))
+            type(boxes)(*(part[order].cpu() for part in boxes))
             for boxes, order in zip(batch, orders, strict=True)
         ]
 
@@ -82,11 +83,22 @@ class Detector:
                 "category_id": self.ids[label],
                 "bbox": [round(v, 2) for v in (x0, y0, x1 - x0, y1 - y0)],
                 "score": round(score, 5),
+                **outline,
             }
-            for (x0, y0, x1, y1), label, score in zip(
-                boxes.boxes.tolist(), boxes.labels.tolist(), boxes.scores.tolist(), strict=True
+            for (x0, y0, x1, y1), label, score, outline in zip(
+                boxes.boxes.tolist(), boxes.labels.tolist(), boxes.scores.tolist(),
+                _outlines(boxes), strict=True,
             )
-        ]
+        ]  # fmt: skip
+
+
+def _outlines(boxes: Any) -> list[dict[str, Any]]:
+    """For each object its mask as COCO's runs, or nothing if there are no masks."""
+    masks = getattr(boxes, "masks", None)
+    if masks is None:
+        return [{}] * len(boxes.boxes)
+    runs, size = encoded(masks.to(torch.uint8).numpy()), list(masks.shape[1:])
+    return [{"segmentation": {"size": size, "counts": counts.decode()}} for counts in runs]
 
 
 class Numbers:

@@ -33,6 +33,7 @@ KINDS = {
     "retinanet": "saccade.models.retinanet",
     "detr": "saccade.models.detr",
     "rtdetr": "saccade.models.rtdetr",
+    "mask_rcnn": "saccade.models.mask_rcnn",
     "semantic_fpn": "saccade.models.semantic_fpn",
     "autoencoder": "saccade.models.autoencoder",
     "upscaler": "saccade.models.upscaler",

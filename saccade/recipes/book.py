@@ -1,13 +1,13 @@
 """All recipes by name."""
 
 from saccade.paper import Claim
-from saccade.recipes import cifar, classify, detect, linglo, qna, sasa, segment, upscale
+from saccade.recipes import cifar, classify, detect, instances, linglo, qna, sasa, segment, upscale
 from saccade.recipes.recipe import Recipe
 from saccade.spelling import nearest
 
 BOOKS = {
-    "classify": classify, "cifar": cifar, "detect": detect, "segment": segment,
-    "upscale": upscale, "linglo": linglo, "qna": qna, "sasa": sasa,
+    "classify": classify, "cifar": cifar, "detect": detect, "instances": instances,
+    "segment": segment, "upscale": upscale, "linglo": linglo, "qna": qna, "sasa": sasa,
 }  # fmt: skip
 RECIPES: dict[str, Recipe] = {
     name: recipe for book in BOOKS.values() for name, recipe in book.RECIPES.items()

@@ -3,7 +3,7 @@
 `register` makes one known that is defined elsewhere; see CONTRIBUTING.md.
 """
 
-from saccade.tasks import autoencode, classify, detect, segment, upscale
+from saccade.tasks import autoencode, classify, detect, instances, segment, upscale
 from saccade.tasks.definition import Preparation, TaskDefinition, Untrained
 from saccade.tasks.figures import Figure
 from saccade.tasks.registry import TASKS, of, of_notes, of_settings, register, untrained
@@ -13,5 +13,5 @@ __all__ = [
     "of_settings", "register", "untrained",
 ]  # fmt: skip
 
-for _task in (classify, detect, segment, autoencode, upscale):
+for _task in (classify, detect, instances, segment, autoencode, upscale):
     register(_task.TASK)

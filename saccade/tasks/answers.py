@@ -14,7 +14,7 @@ from html import escape
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Int64, UInt8
+from jaxtyping import Bool, Float, Int64, UInt8
 from PIL import Image
 
 from saccade.draw.boxes import drawn
@@ -118,11 +118,30 @@ class BoxAnswer(PictureAnswer):
         return drawn(self.photo, _BoxRows(self.boxes, self.numbers, self.scores), self.classes)
 
 
+@dataclass(frozen=True, kw_only=True, repr=False)
+class InstanceAnswer(BoxAnswer):
+    """The objects in a picture with a mask for each."""
+
+    masks: Bool[np.ndarray, "n H W"] = field(repr=False)
+    """True inside of the object."""
+
+    def plain(self) -> dict[str, Any]:
+        rows = super().plain()["boxes"]
+        for row, mask in zip(rows, self.masks, strict=True):
+            row |= {"mask": base64.b64encode(_png(Image.fromarray(mask))).decode()}
+        return {"boxes": rows}
+
+    def draw(self) -> Image.Image:
+        rows = _BoxRows(self.boxes, self.numbers, self.scores, self.masks)
+        return drawn(self.photo, rows, self.classes)
+
+
 @dataclass(frozen=True)
 class _BoxRows:
     boxes: np.ndarray
     labels: np.ndarray
     scores: np.ndarray
+    masks: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

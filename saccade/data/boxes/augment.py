@@ -150,7 +150,7 @@ class BoxTransform:
         answer = {**wanted, "boxes": plain}
         if "masks" in wanted:
             masks = wanted["masks"].as_subclass(Tensor)
-            full = masks.flatten(1).any(1)  # a thin one may have vanished in a resize
+            full = masks.flatten(1).bool().any(1)  # a thin one may have vanished in a resize
             answer = chosen({**answer, "masks": masks}, full)
         return self.normalise.numbers(x.as_subclass(Tensor)), answer
 

@@ -21,6 +21,7 @@ from jaxtyping import Bool, Float, Integer
 
 from saccade.data import picture
 from saccade.data.boxes.convention import refuse_other
+from saccade.data.boxes.outlines import compressed
 from saccade.data.findings import Findings, note
 from saccade.data.folder import Inside
 
@@ -28,6 +29,7 @@ MOST = 1e9  # pixels
 SLACK = 0.01  # pixels; two printed digits may round a box beyond the border, and none is as thin
 NUMBERS = frozenset((int, float))
 NO_NUMBERS = "boxes that are no four numbers (left out)"
+NO_OUTLINE = "objects without an outline that can be read (left out)"
 NOT_FINITE = "boxes that are not finite (left out)"
 
 
@@ -51,13 +53,22 @@ class Annotations:
     classes: list[str]
     ids: list[int]
     """The category id of each class."""
+    outlines: list[bytes] | None = None
+    """The runs of each box's mask, if masks were asked for."""
     findings: Findings = field(default_factory=dict)
 
 
-def read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
-    """The annotations of the pictures that lie in one of the folders."""
+def read(path: Path, root: Path, folders: Sequence[Path], outlines: bool = False) -> Annotations:
+    """The annotations of the pictures that lie in one of the folders.
+
+    Args:
+        path: the json
+        root: the data folder, which no picture may lie outside of
+        folders: where pictures may lie
+        outlines: read the objects' masks too; an object without one is then left out
+    """
     with _uncollected():
-        return _read(path, root, folders)
+        return _read(path, root, folders, outlines)
 
 
 @contextlib.contextmanager
@@ -72,8 +83,8 @@ def _uncollected() -> Generator[None]:
             gc.enable()
 
 
-def _read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
-    images, annotations, categories = _lists(path)
+def _read(path: Path, root: Path, folders: Sequence[Path], outlines: bool) -> Annotations:
+    images, annotations, categories = _lists(path, outlines)
     findings: Findings = {}
     numbers, classes, ids = _categories(categories, findings)
     listed = _images(images, root, folders, findings, f"{str(path)!r}")
@@ -83,7 +94,7 @@ def _read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
             f"{str(path)!r}: none of its {len(images)} pictures is there, such as "
             f"{_file_name(images[0])!r}; looked in {looked}"
         )
-    boxes = _boxes(annotations, listed, numbers, findings)
+    boxes = _boxes(annotations, listed, numbers, findings, outlines)
     _check_convention(path, boxes, listed)
     return _sorted(listed, boxes, classes, ids, findings)
 
@@ -91,11 +102,11 @@ def _read(path: Path, root: Path, folders: Sequence[Path]) -> Annotations:
 # -- the file -------------------------------------------------------------------------------
 
 
-def _lists(path: Path) -> list[list[dict[str, Any]]]:
+def _lists(path: Path, outlines: bool = False) -> list[list[dict[str, Any]]]:
     """Its images, annotations and categories."""
     try:
         with path.open(encoding="utf-8-sig") as file:
-            content = json.load(file, object_hook=_lean)
+            content = json.load(file, object_hook=None if outlines else _lean)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{str(path)!r} is no json ({error}); write it anew") from error
     if not isinstance(content, dict):
@@ -125,7 +136,7 @@ def listed(path: Path) -> list[tuple[int, str]]:
 
 
 def _lean(row: dict[str, Any]) -> dict[str, Any]:
-    """An annotation without its outline: outlines are most of a file and are not used."""
+    """An annotation without its outline: outlines are most of a file."""
     row.pop("segmentation", None)
     return row
 
@@ -276,6 +287,7 @@ class _Rows:
     label: list[int] = field(default_factory=list)
     box: list[tuple[float, float, float, float]] = field(default_factory=list)
     crowd: list[bool] = field(default_factory=list)
+    outline: list[bytes] = field(default_factory=list)
     area: list[float] = field(default_factory=list)
     written: array = field(default_factory=lambda: array("d"))
     """x y w h and the area of every box of some width and height, as the file has them."""
@@ -288,6 +300,7 @@ def _boxes(
     listed: _Listed,
     numbers: dict[Any, int],
     findings: Findings,
+    outlines: bool,
 ) -> _Rows:
     rows, used = _Rows(), set()
     for n, row in enumerate(annotations):
@@ -307,6 +320,12 @@ def _boxes(
             note(findings, kind, f"{_called(key, n)} of {name} ({row.get('bbox')} in {W} x {H})")
         if box is None:
             continue
+        if outlines:
+            runs = compressed(row.get("segmentation"), listed.sizes[at])
+            if runs is None:
+                note(findings, NO_OUTLINE, _called(key, n))
+                continue
+            rows.outline.append(runs)
         if key is not None and key in used:
             note(findings, "annotation ids used twice (both boxes kept)", _called(key, n))
         used.add(key)
@@ -383,6 +402,7 @@ def _sorted(
         area=_array(rows.area, np.float32)[order],
         classes=classes,
         ids=ids,
+        outlines=[rows.outline[i] for i in order.tolist()] if rows.outline else None,
         findings=findings,
     )
 

@@ -24,12 +24,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Integer
+from jaxtyping import Float, Integer, UInt8
 from PIL import Image
+from torch import Tensor
 
 from saccade.data import picture
 from saccade.data.boxes import coco
 from saccade.data.boxes.coco import Annotations
+from saccade.data.boxes.outlines import decoded
 from saccade.data.convert import layout as foreign
 from saccade.data.convert.layout import files
 from saccade.data.datasets import VALIDATION, Splits
@@ -54,6 +56,7 @@ class Boxes(Images):
         self.keys, self.sizes, self.starts = annotations.keys, annotations.sizes, annotations.starts
         self.boxes, self.numbers = annotations.boxes, annotations.labels
         self.crowd, self.area = annotations.crowd, annotations.area
+        self.outlines = annotations.outlines
         self.classes, self.ids, self.findings = (
             annotations.classes,
             annotations.ids,
@@ -79,6 +82,7 @@ class Boxes(Images):
         W, H = map(int, self.sizes[i])
         image = picture.rgb(self.root / self.names[i], self.name(i), (W, H))
         own = slice(self.starts[i], self.starts[i + 1])
+        masks = self._masks(own, (W, H), image.size)
         boxes, labels, crowd, area = (
             torch.from_numpy(part[own].copy())
             for part in (self.boxes, self.numbers, self.crowd, self.area)
@@ -90,13 +94,29 @@ class Boxes(Images):
             area = area * (factor[0] * factor[1])
             there = (boxes[:, 2:] > boxes[:, :2]).all(1)
             boxes, labels, crowd, area = (p[there] for p in (boxes, labels, crowd, area))
+            masks = {key: value[there] for key, value in masks.items()}
         return image, {
+            **masks,
             "boxes": boxes,
             "labels": labels.long(),
             "crowd": crowd,
             "area": area,
             "id": int(self.keys[i]),
         }
+
+    def _masks(
+        self, own: slice, size: tuple[int, int], real: tuple[int, int]
+    ) -> dict[str, UInt8[Tensor, "n H W"]]:
+        """The objects' masks in pixels of the picture, if the set has them."""
+        if self.outlines is None:
+            return {}
+        masks = torch.from_numpy(decoded(self.outlines[own], size))
+        if size != real and len(masks):
+            nearest = torch.nn.functional.interpolate(
+                masks[:, None].float(), (real[1], real[0]), mode="nearest-exact"
+            )
+            masks = nearest[:, 0].to(torch.uint8)
+        return {"masks": masks.reshape(-1, real[1], real[0])}
 
     def name(self, i: int) -> str:
         return str(self.root / self.names[i])
@@ -111,6 +131,7 @@ class Boxes(Images):
         return [
             self.names.text, self.names.ends, self.keys, self.sizes, self.starts, self.boxes,
             self.numbers, self.crowd, self.area,
+            *([np.frombuffer(b" ".join(self.outlines), np.uint8)] if self.outlines else []),
         ]  # fmt: skip
 
     def some(self, chosen: Integer[np.ndarray, "N"]) -> "Boxes":
@@ -131,6 +152,7 @@ class Boxes(Images):
                 area=self.area[own],
                 classes=self.classes,
                 ids=self.ids,
+                outlines=None if self.outlines is None else [self.outlines[i] for i in own],
                 findings=self.findings,
             ),
         )
@@ -165,15 +187,15 @@ def _factor(drawn: tuple[int, int], real: tuple[int, int]) -> tuple[float, float
     return w / W, h / H
 
 
-def find(path: str, data: Data, seed: int = 0) -> Splits:
-    """The images and boxes at a path; a layout that cannot be used is refused."""
+def find(path: str, data: Data, seed: int = 0, outlines: bool = False) -> Splits:
+    """The images and boxes at a path, with masks if asked; unusable layouts are refused."""
     place = _place(path)
     layout = _layout(place)
     if layout.train is None:
         raise ValueError(
             f"{layout.what}: boxes to validate on but none to train on; add a train set"
         )
-    train = layout.train.read()
+    train = layout.train.read(outlines)
     if not train.counts().any():
         raise ValueError(
             f"{layout.what}: {len(train)} images to train on, but not one usable box "
@@ -184,7 +206,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
     if layout.val is None:
         train, val = hold_out(train, data.holdout, seed)
     else:
-        val = aligned(layout.val.read(), train.classes, "the training set's", train.ids)
+        val = aligned(layout.val.read(outlines), train.classes, "the training set's", train.ids)
         if not val.counts().any():
             raise ValueError(
                 f"{layout.what}: {len(val)} images to validate on, but not one usable box; add "
@@ -207,7 +229,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
     )  # fmt: skip
 
 
-def every(path: str, classes: list[str]) -> Boxes:
+def every(path: str, classes: list[str], outlines: bool = False) -> Boxes:
     """The images to evaluate a trained model on: a validation set, or else all at the path.
 
     Classes are numbered as in the model; boxes of a class that the model does not know are
@@ -216,7 +238,7 @@ def every(path: str, classes: list[str]) -> Boxes:
     layout = _layout(_place(path))
     chosen = layout.val or layout.train
     assert chosen is not None
-    boxes = aligned(chosen.read(), classes, "the model's")
+    boxes = aligned(chosen.read(outlines), classes, "the model's")
     boxes.layout_warnings = layout.warnings
     return boxes
 
@@ -284,8 +306,8 @@ class _Source:
     json: Path
     folders: tuple[Path, ...]
 
-    def read(self) -> Boxes:
-        boxes = Boxes(self.root, coco.read(self.json, self.root, self.folders))
+    def read(self, outlines: bool) -> Boxes:
+        boxes = Boxes(self.root, coco.read(self.json, self.root, self.folders, outlines))
         _look_at(boxes)
         return boxes
 

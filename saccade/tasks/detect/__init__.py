@@ -43,13 +43,15 @@ def _answer(task: Detect, boxes: Detections, photo: Image.Image, name: str) -> B
     )
 
 
-def _example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: Any) -> Image.Image:
-    """The true boxes, those missed marked, beside the sure ones, those that are wrong marked."""
+def example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: Any) -> Image.Image:
+    """The true boxes, those missed marked, beside those of a high score, the wrong ones marked."""
     truth = SimpleNamespace(boxes=target["boxes"], labels=target["labels"], scores=None)
     guess = SimpleNamespace(
         boxes=torch.from_numpy(answer.boxes), labels=torch.from_numpy(answer.numbers),
         scores=torch.from_numpy(answer.scores),
     )  # fmt: skip
+    if getattr(answer, "masks", None) is not None:
+        truth.masks, guess.masks = target["masks"], torch.from_numpy(answer.masks)
     pairs = mistakes.paired(
         truth.boxes, truth.labels, target["crowd"], guess.boxes, guess.labels, guess.scores
     )
@@ -59,7 +61,10 @@ def _example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: A
     chosen = SimpleNamespace(**{key: value[sure] for key, value in vars(guess).items()})
     factor = max(1, LEGIBLE // min(photo.size))
     photo = photo.resize((factor * photo.width, factor * photo.height))
-    truth.boxes, chosen.boxes = factor * truth.boxes, factor * chosen.boxes
+    for side in (truth, chosen):
+        side.boxes = factor * side.boxes
+        if hasattr(side, "masks"):
+            side.masks = side.masks.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
     words = [mistakes.MISSED if one else "" for one in missed.tolist()]
     signs = [mistakes.WRONG if one else "" for one in wrong[sure].tolist()]
     return beside(
@@ -90,5 +95,5 @@ TASK = TaskDefinition(
     views=DetectViews,
     untrained=network.untrained,
     answer=_answer,
-    example=_example,
+    example=example,
 )

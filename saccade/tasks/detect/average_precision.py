@@ -13,13 +13,22 @@ The truth is what the targets say, image by image; nothing is read from a file h
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from saccade.tasks.detect import mistakes
+from saccade.tasks.detect.counting import (
+    Seen,
+    evaluated,
+    numbered,
+    package,
+    result_rows,
+    sides_of,
+    truth_rows,
+)
 from saccade.tasks.task import Metric
 
 FIGURES = ("AP", "AP50", "AP75", "APs", "APm", "APl", "AR1", "AR10", "AR100", "ARs", "ARm", "ARl")
@@ -36,12 +45,15 @@ Predict = Callable[[dict[str, Any], list[tuple[int, int]]], Sequence[Any]]
 class AveragePrecision(Metric):
     """Boxes that a task predicts, against those that the targets name, by image."""
 
+    KIND: ClassVar[str] = "bbox"
+    """Whose overlap `compute` and `tables` count: of boxes, or of masks ("segm")."""
+
     def __init__(self, classes: Sequence[str], ids: Sequence[int] | None, predict: Predict):
-        _package()  # to be missed now, not after an epoch
+        package()  # to be missed now, not after an epoch
         self.classes = tuple(classes)
         self.ids = tuple(ids) if ids is not None else tuple(range(1, len(self.classes) + 1))
         self.predict = predict
-        self.seen: dict[int, dict[str, Tensor]] = {}
+        self.seen: Seen = {}
         """By image: boxes, labels, scores as found; truth, classes, crowd, area as annotated."""
         self.indices: dict[int, int] = {}
         """The place in the set of each image, by its id."""
@@ -49,7 +61,15 @@ class AveragePrecision(Metric):
 
     def update(self, output: dict[str, Any], target: dict[str, Any]) -> None:
         originals = [(int(h), int(w)) for h, w in target["original"]]
-        predictions = self.predict(output, originals)
+        self.note(self.predict(output, originals), originals, target)
+
+    def note(
+        self,
+        predictions: Sequence[Any],
+        originals: list[tuple[int, int]],
+        target: dict[str, Any],
+    ) -> None:
+        """Keep what was predicted of some images, of these heights and widths, and the truth."""
         if "index" in target:
             keys = [int(key) for key in target["id"]]
             self.indices |= dict(zip(keys, target["index"].tolist(), strict=True))
@@ -139,9 +159,10 @@ class AveragePrecision(Metric):
                 "category_id": self.ids[box["category_id"]],
                 "bbox": box["bbox"],
                 "score": box["score"],
+                **_text(box),
             }
             for key in sorted(self.seen)
-            for box in _coco_results(key, self.seen[key])
+            for box in result_rows(key, self.seen[key], self.KIND)
         ]
 
     def annotations(self, name: Callable[[int], str]) -> dict[str, Any]:
@@ -150,12 +171,14 @@ class AveragePrecision(Metric):
         Args:
             name: of an image, by its place in the set
         """
-        boxes = _numbered([box for key in sorted(self.seen) for box in _truth(key, self.seen[key])])
+        boxes = numbered(
+            [box for key in sorted(self.seen) for box in truth_rows(key, self.seen[key])]
+        )
         for box in boxes:
-            box["category_id"] = self.ids[box["category_id"]]
+            box |= {"category_id": self.ids[box["category_id"]], **_text(box)}
         return {
             "images": [
-                {"id": key, "file_name": name(self.indices[key]), **_sides(self.seen[key])}
+                {"id": key, "file_name": name(self.indices[key]), **sides_of(self.seen[key])}
                 for key in sorted(self.indices)
             ],
             "annotations": boxes,
@@ -166,13 +189,16 @@ class AveragePrecision(Metric):
 
     def _evaluated(self) -> Any:
         if self._counted is None:
-            self._counted = _evaluated(self.seen, len(self.classes))
+            self._counted = evaluated(self.seen, len(self.classes), self.KIND)
         return self._counted
 
 
-def _sides(one: dict[str, Tensor]) -> dict[str, int]:
-    height, width = one["size"].tolist()
-    return {"width": width, "height": height}
+def _text(row: dict[str, Any]) -> dict[str, Any]:
+    """A mask's runs as JSON can hold them; nothing for a row without."""
+    if "segmentation" not in row:
+        return {}
+    runs = row["segmentation"]
+    return {"segmentation": {**runs, "counts": runs["counts"].decode()}}
 
 
 def _plain(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -203,81 +229,3 @@ def _best_point(precision: np.ndarray, scores: np.ndarray) -> dict[str, float | 
 def _mean(precision: np.ndarray) -> float | None:
     known = precision[precision > -1]
     return 100 * float(known.mean()) if known.size else None
-
-
-# -- as COCO writes it ----------------------------------------------------------------------
-
-
-def _evaluated(seen: dict[int, dict[str, Tensor]], classes: int) -> Any:
-    """faster-coco-eval's evaluation; categories are our own numbers for the classes."""
-    if not seen:
-        raise ValueError("evaluation: no image was read; check the validation set")
-    if all(one["crowd"].all() for one in seen.values()):
-        raise ValueError(
-            f"evaluation: no box to be found in {len(seen)} images; check the validation set"
-        )
-    COCO, Evaluation = _package()
-    keys = sorted(seen)
-    truth = [box for key in keys for box in _truth(key, seen[key])]
-    predicted = [box for key in keys for box in _coco_results(key, seen[key])]
-    parts = {
-        "images": [{"id": key} for key in keys],
-        "categories": [{"id": c, "name": str(c)} for c in range(classes)],
-    }
-    sides = [
-        COCO({**parts, "annotations": _numbered(boxes)}, print_function=_silent)
-        for boxes in (truth, predicted)
-    ]
-    evaluation = Evaluation(*sides, iouType="bbox", print_function=_silent)
-    evaluation.run()
-    return evaluation
-
-
-def _numbered(boxes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    for number, box in enumerate(boxes, 1):  # 0 would mean that it has no match
-        box["id"] = number
-    return boxes
-
-
-def _truth(key: int, one: dict[str, Tensor]) -> list[dict[str, Any]]:
-    rows = zip(
-        _corner_and_size(one["truth"]), one["classes"].tolist(), one["crowd"].tolist(),
-        one["area"].tolist(), strict=True,
-    )  # fmt: skip
-    return [
-        {"image_id": key, "category_id": c, "bbox": box, "area": area, "iscrowd": int(crowd)}
-        for box, c, crowd, area in rows
-    ]
-
-
-def _coco_results(key: int, one: dict[str, Tensor]) -> list[dict[str, Any]]:
-    real = one["boxes"].isfinite().all(1) & one["scores"].isfinite()  # others meet no object
-    boxes, labels, scores = (one[k][real] for k in ("boxes", "labels", "scores"))
-    rows = zip(_corner_and_size(boxes), labels.tolist(), scores.tolist(), strict=True)
-    return [
-        {
-            "image_id": key, "category_id": c, "bbox": box, "score": score,
-            "area": box[2] * box[3], "iscrowd": 0,
-        }
-        for box, c, score in rows
-    ]  # fmt: skip
-
-
-def _corner_and_size(boxes: Tensor) -> list[list[float]]:
-    """x y w h of corners, without a further rounding."""
-    boxes = boxes.double()
-    return torch.cat((boxes[:, :2], boxes[:, 2:] - boxes[:, :2]), 1).tolist()
-
-
-def _package() -> tuple[Any, Any]:
-    try:
-        from faster_coco_eval import COCO, COCOeval_faster
-    except ImportError as error:
-        raise ImportError(
-            "average precision is counted by faster-coco-eval: pip install 'saccade[detection]'"
-        ) from error
-    return COCO, COCOeval_faster
-
-
-def _silent(*_: Any) -> None:
-    """In place of the evaluation's own table."""

@@ -42,7 +42,7 @@ class Detect(Task):
         output: dict[str, Tensor],
         sizes: Sequence[tuple[int, int]] | None = None,
         score: float | None = None,
-    ) -> list[Detections]:
+    ) -> list[Any]:
         """The boxes of each image with the highest scores, in pixels of the pictures.
 
         Args:
