@@ -1,14 +1,18 @@
 """The campaign itself: its trials end, are repeatable, and find what is wrong."""
 
+import contextlib
+import functools
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tools.campaign import overrides
+from tools.campaign import overrides, patience
 from tools.campaign.__main__ import main
+from tools.campaign.ledger import Ledger, code_state
 from tools.campaign.verdict import Finding, attempted, flaw_of_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,6 +49,62 @@ def test_a_finding_is_kept_repeated_and_the_exit_code(tmp_path, capfd, monkeypat
     assert main([*words, "--count", "3"]) == 1, "what was found before counts"
     lines = [json.loads(line) for line in (tmp_path / "overrides.jsonl").open()]
     assert [line["seed"] for line in lines] == [3000000, 3000001, 3000002]
+
+
+def test_who_waits_for_the_cpu_goes_on_and_who_sleeps_or_never_ends_is_given_up():
+    """By what processes do: the machine's load changes nothing."""
+    watch = patience.Watch(patience.own)
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    assert watch.look() >= 0.29
+    assert watch.ran == pytest.approx(0.3, abs=0.2)
+    assert "stands still" in watch.over(60)
+    calls = []
+
+    def busy(seconds):
+        calls.append(seconds)
+        return sum(range(100_000)) < 0
+
+    assert "no end" in patience.waited(busy, patience.own, still=0.2, most=0.4)
+    assert len(calls) > 10
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as asleep:
+        joined = functools.partial(_ended_within, asleep)
+        why = patience.waited(joined, lambda: [asleep.pid], still=0.5, most=60)
+        assert asleep.pid in patience.own()
+        asleep.kill()
+    assert "stands still" in why
+    assert patience.waited(joined, lambda: [asleep.pid], still=0.5, most=60) is None
+
+
+def _ended_within(process, seconds):
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    return process.poll() is not None
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux tells who waits")
+def test_waiting_in_line_for_the_cpu_is_a_sign_of_life(tmp_path, monkeypatch):
+    folder = tmp_path / "7/task/7"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(patience, "PROC", tmp_path)
+    (folder / "schedstat").write_text("1000000000 5000000000 9")
+    watch = patience.Watch(lambda: [7])
+    (folder / "schedstat").write_text("1000000000 125000000000 9")
+    assert watch.over(60) is None
+    assert "stands still" in watch.over(60)
+
+
+def test_lines_tell_the_state_of_the_code(tmp_path):
+    ledger = Ledger(tmp_path, 1)
+    line = {"seed": 1, "outcome": "right", "events": 3}
+    ledger.write("kills", line)
+    assert "code" not in ledger.table(["kills"], {"kills": "kills"})
+    ledger.code = "before"
+    ledger.write("kills", line)
+    last = Ledger(tmp_path, 1).table(["kills"], {"kills": "kills"}).splitlines()
+    assert last[-1] == "code before: kills 3"
+    assert last[-2] == f"code {code_state()}: kills 3"
 
 
 @pytest.mark.parametrize(

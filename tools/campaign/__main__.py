@@ -17,7 +17,10 @@ from typing import Any
 
 from tools.campaign.kinds import KINDS, UNITS, Kind
 from tools.campaign.ledger import Ledger
+from tools.campaign.patience import Watch, own
 from tools.campaign.verdict import Finding
+
+STILL = 120  # seconds in which a trial shows a sign of life
 
 
 class Overdue(BaseException):
@@ -103,8 +106,8 @@ def trial(one: Kind, patience: float, seed: int, place: Path) -> dict[str, Any]:
         raise
     except Finding as error:
         line |= {"outcome": "finding", "what": str(error)[:5000], "events": 1}
-    except Overdue:
-        text = f"no end after {patience} s\n{traceback.format_exc()}"
+    except Overdue as error:
+        text = f"{error}\n{traceback.format_exc()}"
         line |= {"outcome": "finding", "what": text[:5000], "events": 1}
     except BaseException as error:
         text = "".join(traceback.format_exception(error))
@@ -115,13 +118,16 @@ def trial(one: Kind, patience: float, seed: int, place: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def alarm(seconds: float) -> Generator[None]:
-    """Raise `Overdue` inside after so long, where the system has such an alarm."""
+    """Raise `Overdue` inside if it stands still, or takes so many seconds of the CPU."""
+    watch = Watch(own)
 
     def late(*_: Any) -> None:
-        raise Overdue
+        why = watch.over(seconds)
+        if why is not None:
+            raise Overdue(why)
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, STILL), min(seconds, STILL))
     try:
         yield
     finally:

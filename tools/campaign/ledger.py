@@ -1,6 +1,8 @@
 """What came of the trials: a line of JSON each, a line of progress, and a table at the end."""
 
+import collections
 import json
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -12,7 +14,7 @@ class Ledger:
 
     def __init__(self, folder: Path, seed: int, screen: TextIO | None = None):
         self.folder, self.seed, self.screen = folder, seed, screen or sys.stdout
-        self.shown = 0.0
+        self.shown, self.code = 0.0, code_state()
         folder.mkdir(parents=True, exist_ok=True)
         self.lines: dict[str, list[dict[str, Any]]] = {}
         self.last: dict[str, int] = {}
@@ -40,6 +42,7 @@ class Ledger:
         return self.last[kind]
 
     def write(self, kind: str, line: dict[str, Any]) -> None:
+        line = {**line, "code": self.code}
         self.read(kind).append(line)
         with (self.folder / f"{kind}.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
@@ -84,4 +87,31 @@ class Ledger:
                 f"| {kind} | {c['trials']:,} | {c['events']:,} {units[kind]} | {c['right']:,} | "
                 f"{c['refused']:,} | {c['finding']:,} |"
             )
-        return "\n".join(rows)
+        return "\n".join([*rows, *self.states(kinds)])
+
+    def states(self, kinds: list[str]) -> list[str]:
+        """Where trials are of several states of the code: what was counted of each."""
+        events: dict[str, collections.Counter[str]] = {}
+        for kind in kinds:
+            for line in self.read(kind):
+                events.setdefault(line.get("code", "unknown"), collections.Counter())[kind] += line[
+                    "events"
+                ]
+        if len(events) < 2:
+            return []
+        rows = (
+            f"code {code}: " + ", ".join(f"{kind} {count:,}" for kind, count in counts.items())
+            for code, counts in events.items()
+        )
+        return ["", *rows]
+
+
+def code_state() -> str:
+    """The commit that is tried, with `-dirty` where files differ from it."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"]
+    home = Path(__file__).parent
+    try:
+        run = subprocess.run(command, cwd=home, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return run.stdout.strip()

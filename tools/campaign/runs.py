@@ -28,6 +28,7 @@ from tests.data import scenes
 from tests.engine.classify_runs import PLAIN, folder, same
 from tests.engine.dense_runs import SEGMENT
 from tests.engine.detect_runs import THINGS, boxes_folder
+from tools.campaign.patience import waited
 from tools.campaign.verdict import Finding, check_end
 
 LOOP = {"schedule.epochs": 2, "loop.save_every": 1, "loop.evaluate_every": 1}
@@ -36,8 +37,8 @@ RECIPES = {
     "detect": change(THINGS, **LOOP, **{"loop.batch": 2}),
     "segment": change(SEGMENT, **LOOP, **{"loop.batch": 2}),
 }
-END = 120  # seconds in which a run that ends must have come nearer to it
-LEAST, MOST = 0.2, 300  # CPU seconds that it takes in that time, and altogether
+END = 120  # seconds in which a run shows a sign of life
+MOST = 300  # seconds of the CPU that it takes at most
 
 
 def make_data(task: str, place: Path) -> Path:
@@ -141,34 +142,24 @@ class Job:
     def said(self, rank: int = 0) -> str:
         return self.logs[rank].read_text(errors="replace") if self.logs[rank].exists() else ""
 
-    def wait(self, seconds: float = END) -> list[int]:
-        """The exit codes; a run that does not end is killed, and a finding.
-
-        On a busy machine it may take long: it stands still if its processes take no time either.
-        """
-        used, late = 0.0, True
-        while late:
-            before, until = used, time.monotonic() + seconds
-            for process in self.processes:
-                process.join(max(0.0, until - time.monotonic()))
-            late = any(process.exitcode is None for process in self.processes)
-            used = self.cpu()
-            if late and not before + LEAST <= used <= MOST:
-                break
+    def wait(self) -> list[int]:
+        """The exit codes; a run that stands still or has no end is killed, and a finding."""
+        why = waited(self.join, self.pids, END, MOST)
         self.kill()
-        if late:
+        if why is not None:
             said = "".join(map(self.said, range(len(self.logs))))
-            raise Finding(f"{self.words}: no end, after {used:.1f} s of the CPU\n{said}")
+            raise Finding(f"{self.words}: {why}\n{said}")
         return [process.exitcode for process in self.processes]
 
-    def cpu(self) -> float:
-        """Seconds of the CPU that those which still run have taken; 0 where nobody tells."""
-        ticks = 0
+    def join(self, seconds: float) -> bool:
+        """Whether all processes ended, within so many seconds."""
+        until = time.monotonic() + seconds
         for process in self.processes:
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-                ticks += int(words[11]) + int(words[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+            process.join(max(0.0, until - time.monotonic()))
+        return all(process.exitcode is not None for process in self.processes)
+
+    def pids(self) -> list[int]:
+        return [process.pid for process in self.processes if process.exitcode is None]
 
     def kill(self) -> None:
         for process in self.processes:
