@@ -13,6 +13,7 @@ from rich.table import Table
 from saccade.bench.deployment import Deployment
 from saccade.bench.machine import stamp
 from saccade.bench.run import Comparison, Row
+from saccade.draw.style import plain_style
 from saccade.files import writing
 
 COLOUR, BASE = "#0072B2", "#D55E00"
@@ -90,6 +91,7 @@ def deployment_lines(run: Deployment, **about: Any) -> list[dict[str, Any]]:
     return [{**asdict(row), "of_eager": run.of_eager(row), **under} for row in run.rows]
 
 
+@plain_style()
 def draw_deployment(run: Deployment, path: str | Path, title: str) -> None:
     """Time and memory of every way, as bars."""
     import matplotlib
@@ -146,6 +148,7 @@ def append_lines(rows: Sequence[dict[str, Any]], path: str | Path) -> None:
             file.write(json.dumps(row) + "\n")
 
 
+@plain_style()
 def draw(run: Comparison, path: str | Path, title: str) -> None:
     """Time and memory side by side, as PNG: bars, or points on a log scale if far apart."""
     import matplotlib
@@ -170,6 +173,7 @@ def draw(run: Comparison, path: str | Path, title: str) -> None:
     plt.close(figure)
 
 
+@plain_style()
 def draw_over(
     runs: Mapping[int, Comparison], path: str | Path, title: str, axis: str = "side, pixels"
 ) -> None:

@@ -5,9 +5,11 @@ whole; what should be bold or coloured says so by `style` or as a rich `Text`.
 """
 
 import json
+import re
 import sys
 from typing import Any
 
+STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
 WIDE = 100_000  # columns where nobody looks: a pipe or a file, whose lines are never cut
 
 
@@ -48,7 +50,8 @@ def show(table: Any) -> None:
     with out.capture() as capture:
         out.print(table, width=max(out.width, least), soft_wrap=False, crop=False)
     for line in capture.get().splitlines():
-        print(line.rstrip())
+        parts = STYLE.split(line)  # styles are ours; a name that holds one only is coloured
+        print("".join(part if STYLE.fullmatch(part) else _plain(part) for part in parts).rstrip())
 
 
 def show_json(value: Any) -> None:

@@ -16,6 +16,7 @@ from saccade.files import write
 
 RunFolder = Annotated[Path, Value("RUN", "models")]
 RecipeName = Annotated[str, Value("RECIPE", "recipes")]
+COMPARED = Path("compare.png")
 
 
 def recipes(name: RecipeName | None = None, *, json: bool = False) -> None:
@@ -279,7 +280,7 @@ def _cell(value: Any) -> str:
 def report(
     runs: Annotated[list[str], Value("RUNS", "models")],
     *,
-    out: File = Path("compare.png"),
+    out: File = COMPARED,
     json: bool = False,
 ) -> None:
     """Write a run's report again (table, curves, confusion, page), or compare several runs.
@@ -287,16 +288,21 @@ def report(
     Examples:
         saccade report runs/quick
         saccade report runs/quick "runs/scratch*" --out compare.png
+        saccade report "runs/*" --out compare.html
 
     Args:
         runs: folders of runs, or patterns in quotes
-        out: where several runs are drawn side by side
+        out: where several runs are shown side by side: a picture (.png), or a page (.html)
         json: print JSON
     """
     from saccade.report import comparison
 
+    if out.suffix.lower() not in (".png", ".html"):
+        raise ValueError(f"report: --out takes a name that ends in .png or .html, got {str(out)!r}")
     summaries, sentences = comparison.find_runs(runs)
     one = len(summaries) == 1
+    if one and out != COMPARED:
+        sentences = [*sentences, f"nothing is written to {out}: --out is for several runs"]
     plain, tables, more = _reported(summaries[0]) if one else _compared(summaries, out)
     if json:
         show_json({**plain, "notes": [*sentences, *more]})
@@ -316,10 +322,10 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
 
     try:
         written = reports.write(one)
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
+    except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(
-            f"report: {str(one.run.folder)!r} holds a file that saccade did not write so "
-            f"({error!r}); remove its tables.json and baseline.json, and try again"
+            f"report: {str(one.run.folder)!r} holds a table that saccade did not write so "
+            f"({type(error).__name__}); remove its tables.json, and try again"
         ) from error
     heads = ("epoch", *map(label_of, one.figures), "minutes")
     grid = table(*heads, right=heads)
@@ -334,17 +340,21 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
     """The comparison of several runs: as JSON, as tables, and in sentences."""
     from saccade.report import comparison, plots
     from saccade.report import write as reports
+    from saccade.report.page import compared
 
-    groups, files, undrawn = comparison.groups(summaries), [], []
+    groups, files, undrawn, picture = comparison.groups(summaries), [], [], None
     try:
-        write(out, plots.compare([group.curve() for group in groups], groups[0].figure))
-        files.append(str(out))
+        picture = plots.compare([group.curve() for group in groups], groups[0].figure)
     except ImportError:
         undrawn.append(reports.UNDRAWN)
+    grid, notes = comparison.table(groups), [*comparison.beneath(groups), *undrawn]
+    content = compared(grid, picture, notes) if out.suffix.lower() == ".html" else picture
+    if content is not None:
+        files.append(str(write(out, content)))
     plain = {
         "figure": groups[0].figure, "groups": [group.plain() for group in groups], "files": files,
     }  # fmt: skip
-    return plain, [comparison.table(groups)], [*comparison.beneath(groups), *undrawn]
+    return plain, [grid], notes
 
 
 # -- around a run ---------------------------------------------------------------------------

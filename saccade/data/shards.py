@@ -22,6 +22,7 @@ from saccade.data.folder import Inside
 from saccade.data.images import Images, Listing, Strings
 
 TRAIN = re.compile(r"(^|[-_])train(ing)?([-_]|\.)", re.IGNORECASE)
+LABEL = 2**16  # bytes of a label that are read
 OCTAL = re.compile(rb"[0-7]+")
 VAL = re.compile(r"(^|[-_])(val|valid|validation|test)([-_]|\.)", re.IGNORECASE)
 
@@ -106,7 +107,7 @@ def _members(number: int, path: Path, warnings: list[str]) -> list[tuple[Member,
             if ending in picture.ENDINGS and base[0] != ".":
                 pictures[key] = Member(number, offset, size, name)
             elif ending in (".cls", ".json"):
-                labels[key] = _label(ending, os.pread(file.fileno(), size, offset))
+                labels[key] = _label(ending, os.pread(file.fileno(), min(size, LABEL), offset))
     members = [(member, labels[key]) for key, member in pictures.items() if labels.get(key)]
     if len(members) < len(pictures):
         without = len(pictures) - len(members)

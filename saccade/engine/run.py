@@ -74,11 +74,17 @@ class Run:
                 f"{str(folder)!r} holds no run (it has no recipe.json); "
                 f"give the folder that 'saccade train' named"
             )
+        if not files.inside(path, folder):
+            raise ValueError(
+                f"{str(path)!r} is a link out of the run's folder; copy the file there"
+            )
         try:
             return cls.from_plain(folder, json.loads(path.read_bytes()))
         except outside.NotImportedError:
             raise
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except RecursionError as error:
+            raise ValueError(f"{str(path)!r} is no recipe that saccade wrote (too deep)") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"{error} is missing" if isinstance(error, KeyError) else error
             why = " ".join(str(why).split())  # keys of the file may be of several lines
             raise ValueError(f"{str(path)!r} is no recipe that saccade wrote ({why})") from error
@@ -115,12 +121,17 @@ class Run:
         options = self.recipe.model.options
         return {key: options[key] for key in unstated(self.recipe.model.name) if key in options}
 
+    def plain_file(self, file: str) -> Path | None:
+        """A file of the folder that may be read: no pipe, and no link to somebody's elsewhere."""
+        path = self.folder / file
+        return path if path.is_file() and files.inside(path, self.folder) else None
+
     # -- its results -------------------------------------------------------------------------
 
     def lines(self, file: str = "report.jsonl") -> list[dict[str, Any]]:
         """The lines of a file so far; from a torn line on, all are left out."""
-        path = self.folder / file
-        if not path.is_file():
+        path = self.plain_file(file)
+        if path is None:
             return []
         lines = []
         for text in path.read_bytes().splitlines():
@@ -153,9 +164,9 @@ class Run:
 
     def known(self, file: str) -> dict[str, Any]:
         """A JSON file of the folder; empty where there is none, or a torn one."""
-        path = self.folder / file
+        path = self.plain_file(file)
         try:
-            content = json.loads(path.read_bytes()) if path.is_file() else {}
+            content = json.loads(path.read_bytes()) if path else {}
         except (ValueError, OSError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}

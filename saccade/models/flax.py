@@ -5,6 +5,7 @@ arrays are extensions of type 1 (shape, name of the dtype, bytes), the largest c
 """
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,20 @@ import numpy as np
 import torch
 
 ROOTS = ("optimizer/target/params/", "optimizer/target/", "params/")  # of whole training states
+DTYPES = frozenset(
+    [
+        "bool",
+        "float16",
+        "float32",
+        "float64",
+        *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)),
+    ]
+)
+LARGE, INFLATED = 2**28, 100  # bytes, and how much smaller than that their archive may be
+BROKEN = (
+    ValueError, TypeError, KeyError, IndexError, OSError, EOFError, MemoryError, RecursionError,
+    RuntimeError, OverflowError, AttributeError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 CHUNKED = "__msgpack_chunked_array__"
 
 
@@ -23,10 +38,14 @@ def read(source: str | Path | Mapping[str, Any]) -> dict[str, np.ndarray]:
     path = Path(source)
     if not path.is_file():
         raise FileNotFoundError(f"from_flax: no file {str(path)!r}")
-    if zipfile.is_zipfile(path):
-        with np.load(path) as file:
-            return parameters({key: file[key] for key in file.files})
-    return parameters(dict(leaves(_msgpack(path))))
+    try:
+        return parameters(_archive(path) if zipfile.is_zipfile(path) else _tree(path))
+    except BROKEN as error:
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise ValueError(
+            f"from_flax: {str(path)!r} is neither .npz nor a msgpack file of Flax that is whole "
+            f"({why})"
+        ) from error
 
 
 def parameters(flat: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -60,7 +79,18 @@ def _joined(value: Mapping[str, Any]) -> np.ndarray:
     return flat.reshape([shape[str(i)] for i in range(len(shape))])
 
 
-def _msgpack(path: Path) -> Mapping[str, Any]:
+def _archive(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an .npz; of objects there are none, for these would be unpickled."""
+    with zipfile.ZipFile(path) as file:
+        size = sum(entry.file_size for entry in file.infolist())
+    if size > LARGE and size > INFLATED * path.stat().st_size:
+        raise ValueError(f"it would be unpacked to {size:,} bytes")
+    with np.load(path, allow_pickle=False) as file:
+        return {key: file[key] for key in file.files}
+
+
+def _tree(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of Flax's msgpack."""
     try:
         import msgpack
     except ImportError as error:
@@ -71,19 +101,16 @@ def _msgpack(path: Path) -> Mapping[str, Any]:
 
     def array(code: int, data: bytes) -> Any:
         if code not in (1, 3):  # 3 is a scalar, kept in the same way
-            return msgpack.ExtType(code, data)
+            raise ValueError(f"an extension of type {code}")
         shape, dtype, buffer = msgpack.unpackb(data)
         if dtype == "bfloat16":  # numpy does not know it
             raw = torch.frombuffer(bytearray(buffer), dtype=torch.bfloat16)
             return raw.float().numpy().reshape(shape)
+        if dtype not in DTYPES:
+            raise ValueError(f"an array of {dtype!r}")
         return np.frombuffer(buffer, dtype).reshape(shape)
 
-    try:
-        tree = msgpack.unpackb(path.read_bytes(), ext_hook=array, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise ValueError(
-            f"from_flax: {str(path)!r} is neither .npz nor a msgpack file of Flax ({error})"
-        ) from error
+    tree = msgpack.unpackb(path.read_bytes(), ext_hook=array, strict_map_key=False)
     if not isinstance(tree, Mapping):
-        raise ValueError(f"from_flax: {str(path)!r} holds no tree of parameters")
-    return tree
+        raise ValueError("it holds no tree of parameters")
+    return dict(leaves(tree))

@@ -339,9 +339,9 @@ def from_flax(
     """
     tree = read(source)
     stem, head = tree.get("StemBlock_0/conv_1x1/kernel"), tree.get(f"{_HEAD}/head_logits/kernel")
-    if stem is not None and np.ndim(stem) == 4:
+    if stem is not None and np.ndim(stem) == 4 and np.size(stem):
         overrides.setdefault("in_chans", stem.shape[2])
-    if head is not None and np.ndim(head) == 2:
+    if head is not None and np.ndim(head) == 2 and np.size(head):
         overrides.setdefault("num_classes", head.shape[1])
 
     def misfits(known: str) -> int:

@@ -5,6 +5,7 @@ the data set and the number of images.
 """
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from saccade.models.describe import timm_config
 from saccade.models.saved import control
 from saccade.recipes.group import path_fields
 from saccade.report.summary import Summary, setting
+from saccade.report.tables import is_number
 from saccade.tasks.definition import TaskDefinition
 from saccade.tasks.figures import formatted, label_of
 
@@ -45,6 +47,16 @@ def written(
     return "\n".join(about)
 
 
+def words(text: str) -> str:
+    """Text of one line that Markdown shows as it is; names of classes may hold markup."""
+    return re.sub(r"([\\`\[\]<>|&])", r"\\\1", " ".join(text.split()))
+
+
+def code(text: str) -> str:
+    """The same as code."""
+    return f"`{' '.join(text.replace('`', chr(39)).split())}`"
+
+
 def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
     final = run.known("final.json").get("val") if run else None
     counted = _numbers(final) or _numbers(notes.get("figures"))
@@ -53,26 +65,29 @@ def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
         return []
     images = counted.get("images")
     on = f" on {images:.0f} images" if images else ""
-    rows = [f"| {label_of(key)} | {formatted(key, value)} |" for key, value in figures.items()]
+    rows = [
+        f"| {words(label_of(key))} | {formatted(key, value)} |" for key, value in figures.items()
+    ]
     return [f"| counted{on} that it did not learn from | |", "|---|---|", *rows]
 
 
 def _numbers(figures: Any) -> dict[str, float]:
     """The entries of a stranger's figures that are numbers with plain names."""
     pairs = figures.items() if isinstance(figures, dict) else ()
-    return {key: n for key, n in pairs if type(n) in (int, float) and not control(key)}
+    return {key: n for key, n in pairs if is_number(n) and not control(key)}
 
 
 def _origin(notes: dict[str, Any], run: Run | None) -> list[str]:
     """Data and recipe."""
     if run is None:
         name = notes.get("recipe")
-        return [f"- Recipe: `{name}`"] if isinstance(name, str) and not control(name) else []
+        return [f"- Recipe: {code(name)}"] if isinstance(name, str) and not control(name) else []
     counts = {part: _numbers(run.known("data.json").get(part)) for part in ("train", "val")}
     sizes = ", ".join(
         f"{count['images']} {part}" for part, count in counts.items() if "images" in count
     )
-    lines = [f"- Data: {Path(run.data).name} ({sizes} images)", f"- Recipe: `{run.name}`"]
+    data = words(Path(run.data).name)
+    lines = [f"- Data: {data} ({sizes} images)", f"- Recipe: {code(run.name)}"]
     if run.lines():
         changed = Summary.of(run).changed
         recipe = run.recipe
@@ -81,13 +96,12 @@ def _origin(notes: dict[str, Any], run: Run | None) -> list[str]:
             for group in ("model", "task")
             for name in path_fields(getattr(recipe, group))
         }
-        words = [f"{key}={setting(here)}" for key, (here, _) in changed.items()
+        other = [f"{key}={setting(here)}" for key, (here, _) in changed.items()
                  if key not in private]  # fmt: skip
-        lines += [f"- Changed in it: `{' '.join(words)}`"] if words else []
-    versions = run.known("environment.json")
-    lines += [f"- Versions: {', '.join(f'{k} {versions[k]}' for k in ('saccade', 'torch', 'timm'))}"
-             ] if versions else []  # fmt: skip
-    return lines
+        lines += [f"- Changed in it: {code(' '.join(other))}"] if other else []
+    known = run.known("environment.json")
+    versions = [f"{k} {known[k]}" for k in ("saccade", "torch", "timm") if k in known]
+    return [*lines, f"- Versions: {words(', '.join(versions))}"] if versions else lines
 
 
 def _classes(notes: dict[str, Any]) -> list[str]:
@@ -95,7 +109,7 @@ def _classes(notes: dict[str, Any]) -> list[str]:
     if not names:
         return []
     more = f", and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return [f"{len(names)} classes: {', '.join(names[:LISTED])}{more}."]
+    return [f"{len(names)} classes: {words(', '.join(names[:LISTED]))}{more}."]
 
 
 def _use(house: str, command: str) -> list[str]:

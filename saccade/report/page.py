@@ -90,6 +90,22 @@ def of_tables(tables: Tables, pictures: Mapping[str, bytes], sentence: str = "")
     ]
 
 
+def compared(table: Any, picture: bytes | None, sentences: Iterable[str]) -> str:
+    """Several runs as a page: the table of `comparison.table`, its picture, and what to know."""
+    heads = [str(column.header) for column in table.columns]
+    rows = [map(str, row) for row in zip(*(column.cells for column in table.columns), strict=True)]
+    top = "".join(f"<th>{escape(head)}</th>" for head in heads)
+    body = "".join("<tr>" + "".join(f"<td>{escape(c)}</td>" for c in r) + "</tr>" for r in rows)
+    parts = [
+        "<h1>Runs side by side</h1>",
+        f'<div class="scroll" tabindex="0"><table><thead><tr>{top}</tr></thead><tbody>{body}'
+        "</tbody></table></div>",
+        *(f'<p class="soft">{escape(sentence)}</p>' for sentence in sentences),
+        section("Curves", _picture("curves", {} if picture is None else {"curves": picture})),
+    ]
+    return document("Runs side by side", parts)
+
+
 def document(title: str, parts: Iterable[str]) -> str:
     """A page of these parts, all of them HTML; empty ones are left out."""
     return (

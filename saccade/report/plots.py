@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from saccade.draw.style import plain_style, unmarked
 from saccade.report.summary import Summary, confused
 from saccade.tasks.figures import FIGURES, formatted, label_of, unit_of
 
@@ -31,9 +32,11 @@ LIMIT = 2000  # points of a raw curve; more cannot be told apart
 NUMBERED = 40  # classes up to which cells carry a number
 ROW = 0.24  # inches for a bar
 MARGIN = 16  # pixels around a picture
+BARS = 2000  # classes that are drawn as bars
 NAMED = 200  # classes up to which rows and columns carry a name
 
 
+@plain_style()
 def curves(summary: Summary) -> bytes:
     """Loss, validation figures and rate over the epochs, one above the other."""
     figure = _sheet(7.5, 7.2)
@@ -68,7 +71,7 @@ def _losses(axis: "Axes", summary: Summary) -> None:
     for i, name in enumerate(several):
         at, term = _along(summary, lambda line, name=name: line["loss"].get(name, math.nan))
         colour, style = TERM_COLOURS[i % len(TERM_COLOURS)], STYLES[1 + i // len(TERM_COLOURS) % 3]
-        label = _safe(label_of(name))
+        label = unmarked(label_of(name))
         axis.plot(at, smoothed(term), color=colour, lw=1.2, ls=style, label=label)
         seen.append(smoothed(term))
     epochs, values = _evaluated(summary, "loss")
@@ -108,7 +111,7 @@ def _scores(axis: "Axes", summary: Summary) -> None:
             axis.plot(
                 epochs, values, color=COLOURS[i % len(COLOURS)], ls=STYLES[i % len(STYLES)],
                 lw=2.0 if name == summary.figure else 1.3, marker="o", ms=4, zorder=3 - i / 10,
-                label=_safe(label_of(name)),
+                label=unmarked(label_of(name)),
             )  # fmt: skip
     best = summary.value(summary.best)
     if math.isfinite(best):
@@ -121,7 +124,7 @@ def _scores(axis: "Axes", summary: Summary) -> None:
     if summary.baseline is not None:
         name, value = summary.baseline
         axis.axhline(
-            value, color=INK, lw=1.2, ls=":", label=_safe(f"{_short(name, 30)}: {value:g}")
+            value, color=INK, lw=1.2, ls=":", label=unmarked(f"{_short(name, 30)}: {value:g}")
         )
     _label(axis, f"validation{_unit(summary.figure)}")
     _legend(axis)
@@ -137,6 +140,7 @@ def _important(summary: Summary) -> list[str]:
 # -- confusion ------------------------------------------------------------------------------
 
 
+@plain_style()
 def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
     """Draw a confusion matrix (row: true class, column: predicted class) as shares of the row."""
     from matplotlib import colormaps
@@ -148,7 +152,7 @@ def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
     shares = np.divide(counts, rows, out=np.full_like(counts, np.nan), where=rows > 0)
     side = min(max(0.45 * n, 3.6), 13.0)
     font = min(max(72 * side / n * 0.75, 3.0), 9.0)
-    names = [_safe(_short(name, 22 if n <= 60 else 16)) for name in classes]
+    names = [unmarked(_short(name, 22 if n <= 60 else 16)) for name in classes]
     longest = 0.6 * font / 72 * max(map(len, names)) if n <= NAMED else 0.0
     lying = longest < 0.9 * side / n
     words = 9 * max(side / 7, 1)
@@ -190,7 +194,7 @@ def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
 
 def _sentence(truth: str, guess: str, times: int, of: int) -> str:
     share = f"{100 * times / of:.0f}%" if of else ""
-    return _safe(f"{_short(truth, 30)} taken for {_short(guess, 30)}: {times} of {of} ({share})")
+    return unmarked(f"{_short(truth, 30)} taken for {_short(guess, 30)}: {times} of {of} ({share})")
 
 
 # -- several runs ---------------------------------------------------------------------------
@@ -206,6 +210,7 @@ class Curve(NamedTuple):
     """Standard deviation; zeros for one run."""
 
 
+@plain_style()
 def compare(lines: Sequence[Curve], figure_name: str) -> bytes:
     """Validation curves of several settings, each with a band of one standard deviation."""
     figure = _sheet(7.5, 4.4 + 0.2 * len(lines))
@@ -216,7 +221,7 @@ def compare(lines: Sequence[Curve], figure_name: str) -> bytes:
         marks = "o" if len(mean) < 30 else None
         axis.plot(
             line.epochs, mean, color=colour, ls=style, lw=1.8, marker=marks, ms=3.5,
-            label=_safe(_short(line.label, 90)),
+            label=unmarked(_short(line.label, 90)),
         )  # fmt: skip
         if spread.any():
             axis.fill_between(
@@ -306,11 +311,6 @@ def _short(name: str, most: int) -> str:
     return name if len(name) <= most else name[: most - 1] + "…"
 
 
-def _safe(text: str) -> str:
-    """Text that matplotlib does not take for a formula, although it may hold dollar signs."""
-    return text.replace("$", r"\$")
-
-
 def _png(figure: "Figure") -> bytes:
     """The figure as a PNG with a transparent background, cropped to what is drawn."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -339,6 +339,7 @@ def _unit(name: str) -> str:
 # -- boxes ----------------------------------------------------------------------------------
 
 
+@plain_style()
 def precision(curves: dict[str, list[float]], classes: dict[str, list[float]]) -> bytes:
     """Precision over recall: a line for each way to judge an overlap, and for each class."""
     panels = [curves, classes] if len(classes) > 1 else [curves]
@@ -351,7 +352,7 @@ def precision(curves: dict[str, list[float]], classes: dict[str, list[float]]) -
             axis.plot(
                 recalls, _finite(values), color=COLOURS[i % len(COLOURS)], lw=1.8,
                 ls=STYLES[(i if lines is curves else i // len(COLOURS)) % len(STYLES)],
-                label=_safe(f"{_short(name, 24)}: AP {100 * area:.1f}"),
+                label=unmarked(f"{_short(name, 24)}: AP {100 * area:.1f}"),
             )  # fmt: skip
         _label(axis, "precision", x="recall")
         axis.set_title(what, fontsize=10, loc="left", color=INK)
@@ -364,11 +365,14 @@ def precision(curves: dict[str, list[float]], classes: dict[str, list[float]]) -
 # -- a figure for each class ----------------------------------------------------------------
 
 
+@plain_style()
 def classes(table: Sequence[dict[str, Any]]) -> bytes:
     """A bar for each class's figure (the second column) in percent, the best on top.
 
     The mean is a line; classes that occur in no image are named above.
     """
+    if len(table) > BARS:
+        raise ValueError(f"{len(table)} classes, and at most {BARS} are drawn")
     what = list(table[0])[1]
     shares, names = [row[what] for row in table], [row["class"] for row in table]
     known = [(s, name) for s, name in zip(shares, names, strict=True) if s is not None]
@@ -386,7 +390,7 @@ def classes(table: Sequence[dict[str, Any]]) -> bytes:
         bars = axis.barh(at, [s for s, _ in part], color=COLOURS[0], height=0.72)
         axis.bar_label(bars, [f"{s:.1f}" for s, _ in part], color=INK, fontsize=8, padding=3)
         _label(axis, "", x=f"{what}, %")
-        axis.set_yticks(at, [_safe(_short(name, 28)) for _, name in part])
+        axis.set_yticks(at, [unmarked(_short(name, 28)) for _, name in part])
         axis.grid(False)
         axis.grid(axis="x", color=INK, alpha=0.25, lw=0.6)
         axis.set_axisbelow(True)
@@ -398,5 +402,5 @@ def classes(table: Sequence[dict[str, Any]]) -> bytes:
         few = ", ".join(_short(name, 20) for name in absent[:5])
         more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
         title += f"; not in the set: {few}{more}"
-    axes[0].set_title(_safe(title), fontsize=10, loc="left", color=INK)
+    axes[0].set_title(unmarked(title), fontsize=10, loc="left", color=INK)
     return _png(figure)

@@ -17,7 +17,7 @@ from saccade.engine.run import Run
 from saccade.recipes import book
 from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe
-from saccade.report.tables import Tables
+from saccade.report.tables import Tables, is_number
 from saccade.tasks.figures import formatted, label_of
 
 Line = dict[str, Any]
@@ -83,7 +83,8 @@ class Summary:
     @cached_property
     def steps(self) -> list[Line]:
         """The training loss and the learning rate by step; evenly spaced lines of a long run."""
-        return once(thinned(self.run.folder / "steps.jsonl"))
+        path = self.run.plain_file("steps.jsonl")
+        return once(thinned(path)) if path else []
 
     @property
     def per_epoch(self) -> float:
@@ -94,30 +95,32 @@ class Summary:
     @cached_property
     def tables(self) -> Tables:
         """The tables of the best evaluation."""
-        return Tables(_read(self.run.folder / "tables.json"))
+        return Tables(self.run.known("tables.json"))
 
     @property
     def environment(self) -> dict[str, Any]:
-        return _read(self.run.folder / "environment.json")
+        return self.run.known("environment.json")
 
     @property
     def bad(self) -> dict[str, str]:
         """Images that could not be read, and why."""
-        return _read(self.run.folder / "bad.json")
+        return self.run.known("bad.json")
 
     @property
     def baseline(self) -> tuple[str, float] | None:
         """The name and the figure of the baseline model, if the run has one."""
-        figures = _read(self.run.folder / "baseline.json")
+        figures = self.run.known("baseline.json")
         value = figures.get(self.figure)
-        if not isinstance(value, int | float) or not math.isfinite(value):
+        if not is_number(value) or not math.isfinite(value):
             return None
         return str(figures.get("name", "baseline")), value
 
     @property
     def final(self) -> dict[str, float]:
         """Figures of the validation set, if the best model was chosen by other images."""
-        return _read(self.run.folder / "final.json").get("val", {})
+        figures = self.run.known("final.json").get("val")
+        pairs = figures.items() if isinstance(figures, dict) else ()
+        return {name: value for name, value in pairs if is_number(value)}
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
@@ -227,8 +230,9 @@ def setting(value: Any) -> str:
 def _is_evaluation(line: Line) -> bool:
     """Whether a line is one that a run writes."""
     match line:
-        case {"epoch": int(), "step": int(), "seconds": float() | int(), "val": dict(figures)}:
-            return bool(figures) and all(type(v) in (int, float) for v in figures.values())
+        case {"epoch": epoch, "step": _, "seconds": seconds, "rate": rate, "val": dict(figures)}:
+            whole = type(epoch) is int and all(map(is_number, (epoch, seconds, rate)))
+            return whole and bool(figures) and all(map(is_number, figures.values()))
     return False
 
 
@@ -253,17 +257,9 @@ def thinned(path: Path, most: int = POINTS) -> list[Line]:
                     lines.append(last)
                 if len(lines) > most:
                     lines, stride = lines[::2], 2 * stride
-    except (OSError, ValueError):  # none yet, or a last line that is incomplete
+    except (OSError, ValueError, RecursionError):  # none yet, or a last line that is incomplete
         pass
     return lines if last is None or lines[-1:] == [last] else [*lines, last]
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def finite(value: Any) -> Any:

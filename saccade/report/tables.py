@@ -4,9 +4,12 @@ They may come from a stranger's run: what is not as saccade writes it is left ou
 """
 
 import base64
+import contextlib
 import re
 from typing import Any, NamedTuple
 
+BEYOND = 2**63
+PNG = b"\x89PNG\r\n\x1a\n"
 BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
@@ -32,7 +35,15 @@ class Tables:
     def confusion(self) -> tuple[list[list[int]], list[str]]:
         """The confusion matrix (row: the truth) and its classes; empty where none was kept."""
         matrix, classes = self.plain.get("confusion"), self.plain.get("classes")
-        return (matrix, classes) if matrix and classes else ([], [])
+        if not (matrix and classes and isinstance(matrix, list) and isinstance(classes, list)):
+            return [], []
+        of_numbers = all(
+            isinstance(row, list) and len(row) == len(classes) and all(map(is_number, row))
+            for row in matrix
+        )
+        of_names = all(isinstance(name, str) for name in classes)
+        whole = len(matrix) == len(classes) and of_numbers and of_names
+        return (matrix, classes) if whole else ([], [])
 
     @property
     def about_confusion(self) -> str:
@@ -42,17 +53,18 @@ class Tables:
     @property
     def per_class(self) -> list[dict[str, Any]]:
         """Figures of each class."""
-        return [row for row in self.plain.get("per_class") or [] if isinstance(row, dict)]
+        rows = self.plain.get("per_class")
+        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
 
     @property
     def precision(self) -> dict[str, list[float]]:
         """Precision at evenly spaced recalls, by the way to judge an overlap."""
-        return self.plain.get("precision") or {}
+        return self._curves("precision")
 
     @property
     def precision_of_classes(self) -> dict[str, list[float]]:
         """The same of single classes, at an overlap of one half."""
-        return self.plain.get("precision_of_classes") or {}
+        return self._curves("precision_of_classes")
 
     @property
     def examples(self) -> dict[str, list[tuple[str, str]]]:
@@ -72,11 +84,27 @@ class Tables:
 
     @property
     def pictures(self) -> list[Picture]:
-        """What the task's metric drew, apart from its tables."""
-        pictures = []
-        for name, entry in self.plain.get("pictures", {}).items():
+        """What the task's metric drew, apart from its tables; what is no PNG is left out."""
+        pictures, entries = [], self.plain.get("pictures")
+        for name, entry in entries.items() if isinstance(entries, dict) else ():
             about = entry if isinstance(entry, dict) else {"png": entry}  # as older runs have it
-            safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
-            caption = about.get("caption", name.replace("_", " "))
-            pictures.append(Picture(safe, caption, base64.b64decode(about["png"])))
+            safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:100]
+            caption = str(about.get("caption", name.replace("_", " ")))
+            with contextlib.suppress(ValueError, TypeError):
+                content = base64.b64decode(about.get("png"), validate=True)
+                if content.startswith(PNG):
+                    pictures.append(Picture(safe, caption, content))
         return pictures
+
+    def _curves(self, name: str) -> dict[str, list[float]]:
+        curves = self.plain.get(name)
+        return {
+            key: values
+            for key, values in (curves.items() if isinstance(curves, dict) else ())
+            if isinstance(values, list) and all(map(is_number, values))
+        }
+
+
+def is_number(value: Any) -> bool:
+    """Whether it can be computed with; JSON also has integers beyond all floats."""
+    return type(value) is float or (type(value) is int and abs(value) < BEYOND)

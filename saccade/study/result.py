@@ -19,6 +19,7 @@ from typing import Any
 
 from saccade.models import zoo
 from saccade.report.summary import Summary
+from saccade.report.tables import is_number
 from saccade.study.grid import Grid, GridRow
 
 FOLDER = Path(__file__).parent / "results"
@@ -38,9 +39,12 @@ class SeedResult:
 
     @classmethod
     def of(cls, summary: Summary, figure: str) -> "SeedResult":
+        if any(figure not in line["val"] for line in summary.lines):
+            raise ValueError(f"study: {str(summary.run.folder)!r} counted no {figure!r}; remove it")
         curve = tuple((line["epoch"], line["val"][figure]) for line in summary.lines)
         last = summary.last
-        return cls(last["val"][figure], curve, last.get("cpu_seconds", last["seconds"]))
+        cpu = last.get("cpu_seconds")
+        return cls(last["val"][figure], curve, cpu if is_number(cpu) else last["seconds"])
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
+from saccade.draw.style import plain_style, unmarked
 from saccade.files import writing
 
 ACROSS = 8  # maps in a row; more go on in the next
@@ -71,6 +72,7 @@ def picture(
     return Path(path)
 
 
+@plain_style()
 def sheet(
     image: Float[np.ndarray, "H W 3"],
     maps: Mapping[str, Float[np.ndarray, "..."]],
@@ -88,11 +90,8 @@ def sheet(
     """The sheet that `picture` saves, as an image; `across` maps lie in a row."""
     tile = tile or {}
     across = across or min(max(len(heads) for heads in maps.values()), ACROSS)
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("pictures need matplotlib: pip install 'saccade[viz]'") from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
 
     rows = {name: -(-len(heads) // across) for name, heads in maps.items()}
     H, W = image.shape[:2]
@@ -130,7 +129,7 @@ def sheet(
             if name in tile:
                 _part(axis, (H, W), [length // tile[name] for length in head.shape])
             label = called[i] if called else f"head {i + 1}"
-            axis.set_title(label, fontsize=letters, pad=2)
+            axis.set_title(unmarked(label), fontsize=letters, pad=2)
         top += rows[name]
     if signed and drawn is not None:
         figure.colorbar(drawn, ax=axes, label="part of the logit", fraction=0.05)
@@ -151,4 +150,4 @@ def _part(axis: Any, size: tuple[int, int], windows: Sequence[int]) -> None:
 
 def _folded(text: str, letters: float) -> str:
     """In lines of at most so many letters."""
-    return "\n".join(textwrap.wrap(text, max(8, int(letters))))
+    return unmarked("\n".join(textwrap.wrap(text, max(8, int(letters)))))

@@ -1,11 +1,10 @@
 import pytest
 
-from saccade import cli
-
 
 @pytest.fixture
 def typed(capsys):
     """A command, as typed: its exit code, its stdout and its stderr."""
+    from saccade import cli  # not before jaxtyping knows what to check
 
     def call(*words):
         capsys.readouterr()

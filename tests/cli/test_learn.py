@@ -1,4 +1,6 @@
+import importlib.util
 import json
+import os
 import shutil
 
 import pytest
@@ -7,6 +9,7 @@ from PIL import Image
 from saccade.cli import learn
 from saccade.engine import session
 from saccade.engine.run import Run
+from saccade.files import write_json
 from tests.engine.classify_runs import folder
 from tests.report.run_folders import EPOCHS, answer, written
 
@@ -39,6 +42,89 @@ def test_report_of_several_runs(run, tmp_path):
     code, out = run("report", str(tmp_path), "--out", str(plot), "--json")
     assert code == 0, out
     assert [group["seeds"] for group in answer(out)["groups"]] == [[0, 1], [0]]
+
+
+def test_report_of_several_runs_as_a_page(run, tmp_path):
+    for name in ("a", "<b>evil</b>"):
+        written(tmp_path / name.replace("/", "-"), sets=["optim.lr=0.5"] if name == "a" else ())
+    page = tmp_path / "all.html"
+    code, out = run("report", str(tmp_path), "--out", str(page))
+    assert code == 0, out
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert text.count("<tr>") == 3
+    assert "optim.lr" in text
+    assert "<b>evil" not in text
+    assert "&lt;b&gt;evil" in text
+    if importlib.util.find_spec("matplotlib"):
+        assert "data:image/png;base64," in text
+    code, out = run("report", str(tmp_path), "--out", str(tmp_path / "all.pdf"))
+    assert code == 1
+    assert "a name that ends in .png or .html" in " ".join(out.split())
+    assert not (tmp_path / "all.pdf").exists()
+    code, out = run("report", str(tmp_path / "a"), "--out", str(tmp_path / "one.html"))
+    assert code == 0, out
+    assert "--out is for several runs" in out
+    assert not (tmp_path / "one.html").exists()
+
+
+@pytest.mark.parametrize("name", ["tables.json", "bad.json", "steps.jsonl", "environment.json"])
+def test_a_report_reads_no_pipe_no_link_and_no_depths(run, tmp_path, name):
+    folder = written(tmp_path / "r", epochs=1).folder
+    (tmp_path / "secret.json").write_text('{"key": "secret 4711"}')
+    path = folder / name
+    for make in (
+        lambda: path.symlink_to(tmp_path / "secret.json"),
+        lambda: os.mkfifo(path),
+        lambda: path.write_text('{"a":' * 100_000),
+    ):
+        path.unlink(missing_ok=True)
+        make()
+        code, out = run("report", str(folder))
+        assert code == 0, out
+        assert "4711" not in out + (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"confusion": [[1, "<b>"], [0, 1]], "classes": ["a", "b"]},
+        {"confusion": [[1]], "classes": ["a", "b"]},
+        {"confusion": 7, "classes": {"a": 1}},
+        {"pictures": {"../../x": "no base64", "y": {"png": 3}, "z": [1]}},
+        {"pictures": [1, 2], "examples": [3], "per_class": "x", "precision": [[1]]},
+        {"per_class": [{"class": "a", "ap": "<b>"}, {}]},
+    ],
+)  # fmt: skip
+def test_tables_of_a_stranger_are_left_out(run, tmp_path, content):
+    folder = written(tmp_path / "r", epochs=1).folder
+    before = {p.name for p in folder.iterdir()}
+    write_json(folder / "tables.json", content)
+    code, out = run("report", str(folder))
+    assert code == 0, out
+    assert "Traceback" not in out
+    assert {p.name for p in folder.iterdir()} - before <= {
+        "report.html",
+        "curves.png",
+        "classes.png",
+    }
+    assert (
+        "<b>"
+        not in (folder / "report.html").read_text().partition("result")[2].partition("</b>")[2]
+    )
+
+
+def test_lines_and_names_of_a_stranger(run, tmp_path):
+    """Figures beyond floats are no evaluation; names do not steer the terminal, nor a page."""
+    evil = "\x1b[2J<img src=x>"
+    made = written(tmp_path / "r", figures=lambda e: {evil: 50.0 + e})
+    made.write({"epoch": 99, "step": 9999, "seconds": 1, "rate": 1, "val": {evil: 10**400}})
+    made.write({"epoch": 99, "step": 9999, "seconds": 1, "rate": "x", "val": {evil: 1.0}})
+    code, out = run("report", str(made.folder))
+    assert code == 0, out
+    assert "\x1b" not in out
+    assert "?[2J<img src=x>" in out
+    assert "<img src=x" not in (made.folder / "report.html").read_text()
 
 
 def test_report_says_what_is_wrong_in_one_sentence(run, tmp_path):

@@ -1,7 +1,12 @@
+import random
+
 import numpy as np
 import pytest
 
 from saccade.models import flax
+from tests.attack import Evil
+from tools.campaign.odd import changed_bytes
+from tools.campaign.verdict import flaw_of_text
 
 TREE = {"Stem": {"kernel": np.arange(6, dtype=np.float32).reshape(2, 3)}, "scale": np.float32(2)}
 FLAT = {"Stem/kernel": TREE["Stem"]["kernel"], "scale": np.asarray(2, np.float32)}
@@ -104,3 +109,50 @@ def test_without_msgpack_the_error_says_what_to_do(tmp_path, monkeypatch):
     path.write_bytes(b"\x80")
     with pytest.raises(ImportError, match=r"pip install 'saccade\[flax\]'"):
         flax.read(path)
+
+
+def sentence(path):
+    """What a file is refused with; None if it is read."""
+    try:
+        flax.read(path)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_damaged_files_and_strangers_are_refused_in_a_sentence(tmp_path):
+    """Cut, flipped, of objects, of other types, far larger than they look: one kind of error."""
+    msgpack = pytest.importorskip("msgpack")
+    chance = random.Random(0)
+    np.savez_compressed(tmp_path / "a.npz", **FLAT)
+    contents = [(tmp_path / "a.npz").read_bytes(), pack(TREE), pack(TREE, chunk=2)]
+    for n in range(300):
+        path = tmp_path / f"{n}.bin"
+        path.write_bytes(changed_bytes(contents[n % 3], chance))
+        said = sentence(path)
+        assert said is None or (repr(str(path)) in said and flaw_of_text(said) is None), said
+        path.unlink()
+    path = tmp_path / "evil"
+    ext = [msgpack.packb(one) for one in (
+        ((2,), "O", b"x" * 16), ((1,), "V8", b"x" * 8), ((2,), ["float32"], b""), 3,
+        ((-1, -1), "float32", b"x" * 16), ((10**9, 10**9), "float32", b""), ("a", "int8", b"a"),
+    )]  # fmt: skip
+    for content in (
+        *(msgpack.packb({"a": msgpack.ExtType(1, one)}) for one in ext),
+        msgpack.packb({"a": msgpack.ExtType(9, b"x")}), msgpack.packb([1]), b"\x81\xa1a" * 5000,
+        msgpack.packb({"a": {"__msgpack_chunked_array__": True, "shape": {"0": 2}, "chunks": {}}}),
+    ):  # fmt: skip
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"neither \.npz nor a msgpack"):
+            flax.read(path)
+
+
+def test_no_objects_and_no_bombs_in_archives(tmp_path, monkeypatch):
+    np.savez(tmp_path / "a.npz", x=np.array([Evil(tmp_path / "marker")], object))
+    with pytest.raises(ValueError, match=r"neither \.npz"):
+        flax.read(tmp_path / "a.npz")
+    assert not (tmp_path / "marker").exists()
+    np.savez_compressed(tmp_path / "b.npz", x=np.zeros(10**6))
+    monkeypatch.setattr(flax, "LARGE", 10**6)
+    with pytest.raises(ValueError, match="unpacked to 8,000,"):
+        flax.read(tmp_path / "b.npz")

@@ -58,3 +58,17 @@ def test_notes_and_files_of_a_stranger_are_left_out(tmp_path):
     ):
         assert "| top-5 | 50.00% |" in text
         assert not any(word in text for word in ("high", "None", "\x1b", "# Heading", "x images"))
+
+
+def test_names_are_no_markup_of_the_card(tmp_path):
+    evil = ["<img src=http://evil.example/x>", "[a](http://evil.example)", "`b`", "sea_lion"]
+    run = written(tmp_path / "run", epochs=1, names=evil, data="/x/<b>pets|", name="a`b")
+    write_json(run.folder / "environment.json", {"torch": "<i>2", "x": 1})
+    write_json(run.folder / "final.json", {"val": {"top1": 10**400, "a|<u>": 3.0}})
+    net = saccade.build("linglo_nano", num_classes=4)
+    text = model_card.written(net, {"classes": evil}, tasks.TASKS["classify"], run)
+    assert r"\<img src=http://evil.example/x\>, \[a\](http://evil.example), \`b\`, sea_lion" in text
+    assert r"Data: \<b\>pets\|" in text
+    assert "Recipe: `a'b`" in text
+    assert r"Versions: torch \<i\>2" in text
+    assert r"| a\|\<u\> | 3.00 |" in text

@@ -47,6 +47,7 @@ KINDS = {
     "overrides": Plan("overrides", "Words", 2000, "overrides, recipes, headers"),
     "annotations": Plan("annotations", "Annotations", 1000, "annotations"),
     "payloads": Plan("payloads", "Payloads", 100, "strangers' files"),
+    "reports": Plan("reports", "Reports", 300, "reports of strangers' runs"),
     "server": Plan("server", "Requests", 200, "requests"),
 }
 UNITS = {name: plan.unit for name, plan in KINDS.items()}

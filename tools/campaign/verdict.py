@@ -19,7 +19,8 @@ RAW = re.compile(
     r"\[Errno|codec can't|invalid literal|could not convert string|object has no attribute|"
     r"not subscriptable|unhashable|unexpected keyword|Expecting value|Traceback|"
     r"list index out of range|not supported between|cannot unpack|too many values|"
-    r"object is not (iterable|callable)|unsupported operand|integer string conversion"
+    r"object is not (iterable|callable)|unsupported operand|integer string conversion|"
+    r"maximum recursion"
 )
 QUOTED = re.compile(r"\(.*\)|'[^']*'|\"[^\"]*\"")  # a cause in brackets may be in other words
 

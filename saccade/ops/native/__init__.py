@@ -17,6 +17,7 @@ it.
 
 import ctypes
 import os
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -129,12 +130,15 @@ def _cached(notes: list[str]) -> tuple[ctypes.CDLL, str]:
     """The library in the cache, named by its sources; built now unless a whole one is there."""
     path = cache_folder() / build.fingerprint() / build.NAME
     earlier = "built on first use, in the cache"
+    _own(cache_folder(), path.parent, path)
     try:
         return _load(path), earlier
     except OutdatedError:
         pass
     except build.DamagedError as error:
         notes.append(f"the library in the cache was damaged: {error}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _own(cache_folder(), path.parent)
     with _one_at_a_time(path.parent):
         try:
             return _load(path), earlier  # another process was faster
@@ -143,10 +147,28 @@ def _cached(notes: list[str]) -> tuple[ctypes.CDLL, str]:
     return _load(path), f"built now by {' '.join(build.compiler())}"
 
 
+def _own(*paths: Path) -> None:
+    """Refuse a cache into which other users can put a library: its seal tells damage, not authors.
+
+    Links are followed: what counts is what would be opened.
+    """
+    if not hasattr(os, "geteuid"):
+        return
+    for path in paths:
+        with suppress(FileNotFoundError):
+            status = path.stat()
+            others = status.st_uid not in (0, os.geteuid())
+            if others or status.st_mode & stat.S_IWOTH:
+                whose = "belongs to another user" if others else "may be written by all users"
+                raise RefusedError(
+                    f"{path} {whose}, and a library there would run as you; "
+                    f"set SACCADE_CACHE to a folder of your own"
+                )
+
+
 @contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
     """Wait for other processes that build here; the system lets go of the lock if they end."""
-    folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as lock:
         with suppress(ImportError, OSError):  # where there are no locks, all build
             import fcntl

@@ -171,6 +171,41 @@ def test_two_processes_build_once(compiler, tmp_path):
     assert (tmp_path / "log").read_text().count("linked") == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="asks who owns a file")
+def test_a_library_that_others_may_write_is_not_opened(library, tmp_path, monkeypatch):
+    monkeypatch.setenv("SACCADE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "INSTALLED", tmp_path / "absent")
+    cached = tmp_path / "cache" / build.fingerprint() / build.NAME
+    cached.parent.mkdir(parents=True)
+    shutil.copy(library, cached)
+    assert native._search().library is not None
+    for path in (tmp_path / "cache", cached.parent, cached):
+        mode = path.stat().st_mode
+        path.chmod(0o777)
+        kernels = native._search()
+        assert kernels.library is None
+        assert f"{path} may be written by all users" in kernels.why
+        assert "set SACCADE_CACHE to a folder of your own" in kernels.why
+        path.chmod(mode)
+    shutil.copy(library, tmp_path / "theirs.so")
+    cached.unlink()
+    cached.symlink_to(tmp_path / "theirs.so")
+    assert native._search().library is not None, "a link to one's own file"
+    (tmp_path / "theirs.so").chmod(0o777)
+    assert "may be written by all users" in native._search().why
+    if os.geteuid() == 0:
+        (tmp_path / "theirs.so").chmod(0o755)
+        os.chown(tmp_path / "theirs.so", 12345, 12345)
+        assert "belongs to another user" in native._search().why
+
+
+def test_a_file_without_end_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "MOST", 1000)
+    (tmp_path / "library").write_bytes(bytes(2000))
+    with pytest.raises(build.DamagedError, match="larger than any library"):
+        build.sealed(tmp_path / "library")
+
+
 def test_the_seal_names_the_sources_and_any_change_breaks_it(tmp_path):
     path = tmp_path / "library"
     path.write_bytes(b"code" * 10)
