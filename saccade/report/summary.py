@@ -110,7 +110,7 @@ class Summary:
     def baseline(self) -> tuple[str, float] | None:
         """The name and the figure of the baseline model, if the run has one."""
         figures = self.run.known("baseline.json")
-        value = figures.get(self.figure)
+        value: Any = figures.get(self.figure)
         if not is_number(value) or not math.isfinite(value):
             return None
         return str(figures.get("name", "baseline")), value

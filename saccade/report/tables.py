@@ -87,7 +87,7 @@ class Tables:
         """What the task's metric drew, apart from its tables; what is no PNG is left out."""
         pictures, entries = [], self.plain.get("pictures")
         for name, entry in entries.items() if isinstance(entries, dict) else ():
-            about = entry if isinstance(entry, dict) else {"png": entry}  # as older runs have it
+            about: Any = entry if isinstance(entry, dict) else {"png": entry}  # as older runs have it
             safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:100]
             caption = str(about.get("caption", name.replace("_", " ")))
             with contextlib.suppress(ValueError, TypeError):

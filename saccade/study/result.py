@@ -43,7 +43,7 @@ class SeedResult:
             raise ValueError(f"study: {str(summary.run.folder)!r} counted no {figure!r}; remove it")
         curve = tuple((line["epoch"], line["val"][figure]) for line in summary.lines)
         last = summary.last
-        cpu = last.get("cpu_seconds")
+        cpu: Any = last.get("cpu_seconds")
         return cls(last["val"][figure], curve, cpu if is_number(cpu) else last["seconds"])
 
 

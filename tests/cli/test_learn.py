@@ -117,14 +117,14 @@ def test_tables_of_a_stranger_are_left_out(run, tmp_path, content):
 def test_lines_and_names_of_a_stranger(run, tmp_path):
     """Figures beyond floats are no evaluation; names do not steer the terminal, nor a page."""
     evil = "\x1b[2J<img src=x>"
-    made = written(tmp_path / "r", figures=lambda e: {evil: 50.0 + e})
-    made.write({"epoch": 99, "step": 9999, "seconds": 1, "rate": 1, "val": {evil: 10**400}})
-    made.write({"epoch": 99, "step": 9999, "seconds": 1, "rate": "x", "val": {evil: 1.0}})
-    code, out = run("report", str(made.folder))
+    folder_run = written(tmp_path / "r", figures=lambda e: {evil: 50.0 + e})
+    folder_run.write({"epoch": 99, "step": 9999, "seconds": 1, "rate": 1, "val": {evil: 10**400}})
+    folder_run.write({"epoch": 99, "step": 9999, "seconds": 1, "rate": "x", "val": {evil: 1.0}})
+    code, out = run("report", str(folder_run.folder))
     assert code == 0, out
     assert "\x1b" not in out
     assert "?[2J<img src=x>" in out
-    assert "<img src=x" not in (made.folder / "report.html").read_text()
+    assert "<img src=x" not in (folder_run.folder / "report.html").read_text()
 
 
 def test_report_says_what_is_wrong_in_one_sentence(run, tmp_path):
