@@ -87,7 +87,8 @@ class Tables:
         """What the task's metric drew, apart from its tables; what is no PNG is left out."""
         pictures, entries = [], self.plain.get("pictures")
         for name, entry in entries.items() if isinstance(entries, dict) else ():
-            about: Any = entry if isinstance(entry, dict) else {"png": entry}  # as older runs have it
+            # Older runs have the PNG alone.
+            about: Any = entry if isinstance(entry, dict) else {"png": entry}
             safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:100]
             caption = str(about.get("caption", name.replace("_", " ")))
             with contextlib.suppress(ValueError, TypeError):
