@@ -49,12 +49,13 @@ class FeedForward(nn.Module):
 
     def letters(self, x: Float[Tensor, "B H W C"]) -> ops.FeedForwardWeights | None:
         """The parameters as `saccade.ops.feed` calls them; None where modules must be called."""
+        return self._letters() if self._plain(x) else None
+
+    def _letters(self) -> ops.FeedForwardWeights | None:
         widen, narrow = self.widen, self.narrow
-        if not self._plain(x):
-            return None
         taps = shift = None
         if self.position is not None:
-            one = cast(RPCPE, self.position).one(x)
+            one = cast(RPCPE, self.position).known()
             if one is None:
                 return None
             taps, shift = one
@@ -96,24 +97,21 @@ class FeedForward(nn.Module):
         return self.act.approximate == "tanh"
 
     def _plain(self, x: Float[Tensor, "B H W C"]) -> bool:
-        """Whether all but `position` is as the operators compute it."""
-        widen, narrow = self.widen, self.narrow
-        known = type(self.act) is nn.GELU and type(self.position) in (RPCPE, type(None))
-        if not known or not untouched(x, widen, self.act, narrow):
+        """Whether all of it is as the operators compute it."""
+        widen, act, position, narrow = self.widen, self.act, self.position, self.narrow
+        known = type(act) is nn.GELU and type(position) in (RPCPE, type(None))
+        if not known or not untouched(x, widen, act, position, narrow):
             return False
         return x.ndim == 4 and widen.bias is not None and narrow.bias is not None
 
     def _by_statistics(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"] | None:
         """The result where branches of `position` are normalised over this batch, which they count.
 
-        None where modules must be called.
+        None where modules must be called. For one that is `_plain`.
         """
-        position, widen, narrow = self.position, self.widen, self.narrow
-        if type(position) is not RPCPE or position.fused is not None or not self._plain(x):
-            return None
-        if not untouched(x, position):
-            return None
-        letters = letters_of_batch(list(position.branches))
+        position, widen, narrow = cast(RPCPE, self.position), self.widen, self.narrow
+        branches = list(position.branches)
+        letters = letters_of_batch(branches) if branches else None
         if letters is None:
             return None
         k, gamma, beta, eps = letters
@@ -124,16 +122,17 @@ class FeedForward(nn.Module):
         if results is None:
             return None
         y, statistics = results
-        remember(list(position.branches), statistics, x.shape[0] * x.shape[1] * x.shape[2])
+        remember(branches, statistics, x.shape[0] * x.shape[1] * x.shape[2])
         return y
 
     def forward(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
-        letters = self.letters(x)
-        if letters is not None:
-            return ops.feed_forward(x, letters, self._tanh)
-        y = self._by_statistics(x)
-        if y is not None:
-            return y
+        if self._plain(x):
+            letters = self._letters()
+            if letters is not None:
+                return ops.feed_forward(x, letters, self._tanh)
+            y = self._by_statistics(x)
+            if y is not None:
+                return y
         x = self.widen(x)
         if self.position is not None:
             x = self.position(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

@@ -113,22 +113,29 @@ def remember(
     branches: Sequence[nn.Module], statistics: Float[Tensor, "2 n C"], pixels: int
 ) -> None:
     """Move running statistics as BatchNorm does: by the variance without bias."""
-    means, variances = statistics[0], statistics[1] * (pixels / (pixels - 1))
+    means, variances = statistics.unbind()
+    variances = variances * (pixels / (pixels - 1))
     counts, moves = [], {}
-    for norm, mean, var in zip(_norms(branches), means, variances, strict=True):
+    for norm, *new in zip(_norms(branches), means.unbind(), variances.unbind(), strict=True):
         if not norm.training or not norm.track_running_stats:
             continue
-        if norm.num_batches_tracked is not None:
-            counts.append(norm.num_batches_tracked)
-        for running, new in ((norm.running_mean, mean), (norm.running_var, var)):
-            if running is not None:
-                pair = moves.setdefault(cast(float, norm.momentum), ([], []))
-                pair[0].append(running)
-                pair[1].append(new.to(running.dtype))
+        buffers = (
+            norm._buffers
+        )  # four norms a layer, so many layers: read without nn.Module's search
+        count = buffers["num_batches_tracked"]
+        if count is not None:
+            counts.append(count)
+        running = buffers["running_mean"], buffers["running_var"]
+        if running[0] is not None:
+            old, fresh = moves.setdefault(cast(float, norm.momentum), ([], []))
+            old += running
+            fresh += new
     if counts:
         torch._foreach_add_(counts, 1)
-    for momentum, (running, new) in moves.items():
-        torch._foreach_lerp_(running, new, momentum)
+    for momentum, (old, fresh) in moves.items():
+        torch._foreach_lerp_(
+            old, [t.to(o.dtype) for t, o in zip(fresh, old, strict=True)], momentum
+        )
 
 
 def _norms(branches: Sequence[nn.Module]) -> list[nn.BatchNorm2d]:

@@ -91,12 +91,13 @@ class RPCPE(MapLayer):
 
         None while BatchNorm gathers statistics, or where a part must be called as a module.
         """
-        if not untouched(x, self):
-            return None
-        if self.fused is not None:
-            return (
-                self.kernel() if depthwise3x3(self.fused) and self.fused.bias is not None else None
-            )
+        return self.known() if untouched(x, self) else None
+
+    def known(self) -> Kernel3x3 | None:
+        """The same for one that is known to be untouched."""
+        fused = self.fused
+        if fused is not None:
+            return self.kernel() if depthwise3x3(fused) and fused.bias is not None else None
         return self.kernel() if all(map(frozen, self.branches)) else None
 
     def on_prefix(

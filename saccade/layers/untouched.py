@@ -5,7 +5,7 @@ wrapped, subclassed, hooked, patched, pruned, parametrised, quantised, sharded, 
 apart from its neighbours is called like any module. `untouched` decides it for all layers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MethodType
 from typing import Any, TypeGuard, TypeVar
 
@@ -70,19 +70,19 @@ def untouched(x: Tensor, *modules: nn.Module | None) -> bool:
     if isinstance(x, fx.Proxy) or hooked_everywhere():
         return False
     autocast = autocasts(x.device)
-    return all(
-        module is None or _plain(part, x, autocast) for module in modules for part in _parts(module)
-    )
+    return all(_whole(module, x, autocast) for module in modules)
 
 
-def _parts(module: nn.Module | None) -> Iterable[nn.Module | None]:
-    """The module and what it holds; most hold nothing, and are not searched."""
-    return module.modules() if module is not None and module._modules else (module,)
-
-
-def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
+def _whole(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
+    """Whether it and all that it holds are plain."""
     if module is None:
         return True
+    if not _plain(module, x, autocast):
+        return False
+    return all(_whole(part, x, autocast) for part in module._modules.values())
+
+
+def _plain(module: nn.Module, x: Tensor, autocast: bool) -> bool:
     if not as_built(module, _FORWARD):
         return False
     # An affine norm keeps statistics beside its parameters; a plain layer has no buffers.
@@ -102,17 +102,24 @@ def _plain(module: nn.Module | None, x: Tensor, autocast: bool) -> bool:
 def as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> bool:
     """Whether it is of one of these classes, neither patched nor hooked."""
     kind = type(module)
-    if kind not in forwards or not isinstance(module.forward, MethodType):
+    forward = module.forward
+    if kind not in forwards or not isinstance(forward, MethodType):
         return False
     # The bound method's function: of an instance's own method, or a patched class, it is another.
     # Not by getattr with a default, which torch.compile takes for the default.
-    if module.forward.__func__ is not forwards[kind]:
+    if forward.__func__ is not forwards[kind]:
         return False
     if kind in _METHODS and _patched_inside(module):
         return False
     if kind.__call__ is not _CALL and not torch.compiler.is_compiling():  # exporters patch it
         return False
-    return not any(getattr(module, hooks) for hooks in HOOKS)
+    # As HOOKS has them; one by one, for it is asked some hundred times in a step.
+    return not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def _patched_inside(module: nn.Module) -> bool:

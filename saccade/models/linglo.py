@@ -182,6 +182,11 @@ _COMMON = (
     Claim("§1", "stages with all three properties", "1, 2, 3, 4"),
     Claim("3.4", "first down-sampling", "(7, 4, 3)"),
     Claim("3.4", "other down-sampling", "(3, 2, 1)"),
+    Claim("3.2", "branches of RP-CPE", "4"),
+    Claim("3.2", "branches of RP-CPE, deployed", "1"),
+    Claim("3.3", "norm where the size changes", "LayerNorm"),
+    Claim("3.3", "norm before attention and FFN", "yes"),
+    Claim("3.4", "activation", "GELU"),
 )
 
 CLAIMS = {
@@ -226,11 +231,13 @@ CLAIMS = {
     "linglo_b0_wo_c": (
         Claim("5.4", "first down-sampling", "(4, 4, 0)"),
         Claim("5.4", "other down-sampling", "(2, 2, 0)"),
+        Claim("5.4", "positions", "absolute"),
     ),
     "linglo_b0_wo_ch": (
         Claim("5.4", "first down-sampling", "(16, 16, 0)"),
         Claim("5.4", "widths", "(150, 150, 150, 150)"),
         Claim("5.4", "heads", "(3, 3, 3, 3)"),
+        Claim("5.4", "positions", "absolute"),
     ),
     "linglo_b0_cpe": (Claim("Table 6", "top-1 at 100 epochs", "68.5%"),),
     "linglo_b0_rcpe": (Claim("Table 6", "top-1 at 100 epochs", "69.2%"),),

@@ -159,6 +159,13 @@ def _table_1(
         Claim("Table 1", "heads of QnA blocks", heads),
         Claim("Table 1", "heads of SA blocks", sa_heads),
         Claim("Table 1", "heads of down-sampling", down, differs=differs),
+        Claim("S3", "first block of stage 3", "SA"),
+        Claim("S2.1", "queries are unit vectors", "yes"),
+        Claim("S3", "expansion", "4"),
+        Claim("S3", "skip of down-sampling", "1x1 conv, stride 2"),
+        Claim("S3", "norm before attention and FFN", "yes"),
+        Claim("S3", "before the pooling", "LayerNorm"),
+        Claim("S6", "position biases of their own", "each query and head"),
     )
 
 

@@ -16,12 +16,14 @@ the nine places of a window of h,
 
 from typing import Any, NamedTuple
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
 from saccade.ops.native.branches import NATIVE
 from saccade.ops.operator import Operator
+from saccade.ops.precision import autocasts, no_autocast
 
 
 class BranchWeights(NamedTuple):
@@ -49,6 +51,13 @@ def feed_branches(
     Returns:
         None where no kernel takes the call: then modules are the better way
     """
+    if x.device.type == "cpu" and autocasts(x.device) and x.dtype != torch.float64:
+        # In fp32: branches by torch in bf16 cost more than its products save, and are less exact.
+        inputs = [t.float() for t in (x, *w)]
+        dtype = torch.get_autocast_dtype("cpu")
+        with no_autocast(x.device):
+            results = FEED_BRANCHES.with_residuals(*inputs, eps, skip, tanh, backend=backend)
+        return None if results is None else (results[0].to(dtype), results[-1])
     results = FEED_BRANCHES.with_residuals(x, *w, eps, skip, tanh, backend=backend)
     return None if results is None else (results[0], results[-1])
 

@@ -109,9 +109,14 @@ NETWORKS: dict[str, Callable[[], Counts]] = {
 }
 
 ABSENT = "neither timm nor transformers has this network, so nothing here counts it"
-_COUNTED = "in timm, whose network was counted (its authors' code was not)"
-_SWIN = f"28.3M {_COUNTED}; 29.0M reads like a rough 29M to which a 0 was added"
-_TWINS = f"24.06M {_COUNTED}; 24.0M reads like 24M to which a 0 was added"
+_SWIN = (
+    "28.3M in timm and in torchvision, whose networks were counted (its authors' code was not); "
+    "29.0M reads like a rough 29M to which a 0 was added"
+)
+_TWINS = (
+    "24.06M in timm, whose network was counted (its authors' code was not); 24.0M reads like a "
+    "rough 24M to which a 0 was added"
+)
 _RESNET18 = "15.43M; a deep stem, which some such networks have, makes it 15.446M, still 15.4M"
 
 # Name, parameters in M, top-1.

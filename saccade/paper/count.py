@@ -23,7 +23,7 @@ from saccade.models.backbone import Stage
 from saccade.models.detectors import DETECTORS
 from saccade.models.sasa_retinanet import SIDE
 from saccade.models.zoo import VARIANTS, Classifier, build, family_of
-from saccade.paper import Claim, sasa
+from saccade.paper import Claim, sasa, structure
 
 
 def params(model: nn.Module) -> int:
@@ -179,6 +179,7 @@ MEASURES: dict[str, Callable[[Classifier], object]] = {
         [stage.down.mix for stage in model.backbone.stages[1:]]
     ),
     "SA windows": _sa_windows,
+    **structure.MEASURES,
 }
 
 

@@ -233,6 +233,18 @@ def _part(live: Live, i: int, word: str) -> Any:
     return getattr(next(s for s in steps if isinstance(s, v2.RandomApply)).transforms[i], word)
 
 
+def _levels(live: Live, up: bool) -> str:
+    """How often a map's side is halved or doubled, and by what."""
+    net, sides = live.task.net, []
+    layers = net.decoder if up else net.encoder
+    x = torch.empty(1, layers[0].norm.weight.shape[0], 64, 64, device="meta")
+    for layer in layers:
+        before, x = x.shape[2], layer(x)
+        sides.append((x.shape[2] / before, f"{layer.mix.window}x{layer.mix.window} QnA"))
+    ((factor, word),) = set(sides)
+    return f"{len(sides)} of {word}" if factor == (2 if up else 0.5) else "another"
+
+
 MEASURES: dict[str, Callable[[Live], Any]] = {
     "epochs": lambda live: len(live.rates) / len(live.loader),
     "optimiser": _optimiser,
@@ -257,6 +269,10 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     "test short side": _short_side,
     "loss": _loss,
     "image side": _side,
+    "layers down": lambda live: _levels(live, up=False),
+    "layers up": lambda live: _levels(live, up=True),
+    "queries of a layer down": lambda live: max(m.mix.queries for m in live.task.net.encoder),
+    "rate that the warm-up begins at": lambda live: float(live.rates[0]),
     "held out": _held_out,
     "BN decay": _bn_decay,
     "EMA": _average,

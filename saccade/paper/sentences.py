@@ -20,6 +20,10 @@ def _above(where: str, what: str, other: str, said: str, unmeasured: str = "") -
     return Claim(where, f"{what} above {other}'s", said, unmeasured=unmeasured)
 
 
+def _fewer(where: str, other: str) -> Claim:
+    return Claim(where, f"fewer parameters than {other}", "yes")
+
+
 CLAIMS: dict[str, dict[str, tuple[Claim, ...]]] = {
     "linglo": {
         "linglo_b1": (_above("§4.1", "top-1", "pvt_tiny", "4.6%"),),
@@ -27,16 +31,20 @@ CLAIMS: dict[str, dict[str, tuple[Claim, ...]]] = {
             _above("§4.1", "top-1", "pvt_small", "2.9%", NO_ROW),
             _above("§4.1", "top-1", "swin_tiny", "1.4%"),
             _above("§4.1", "top-1", "convnext_tiny", "0.6%"),
+            _fewer("§4.1", "swin_tiny"),
+            _fewer("§4.1", "convnext_tiny"),
         ),
         "linglo_b1_retinanet": (_above("§4.2", "AP", "pvt_tiny_retinanet", "4.8"),),
         "linglo_b2_retinanet": (
             _above("§4.2", "AP", "pvt_small_retinanet", "4.3"),
             _above("§4.2", "AP", "swin_tiny_retinanet", "3.2"),
+            _fewer("§4.2", "swin_tiny_retinanet"),
         ),
         "linglo_b1_semantic_fpn": (_above("§4.3", "mIoU", "pvt_tiny_semantic_fpn", "6.8"),),
         "linglo_b2_semantic_fpn": (
             _above("§4.3", "mIoU", "pvt_small_semantic_fpn", "5.4"),
             _above("§4.3", "mIoU", "swin_tiny_semantic_fpn", "3.7"),
+            _fewer("§4.3", "swin_tiny_semantic_fpn"),
         ),
     },
     "qna": {},
@@ -50,8 +58,11 @@ CLAIMS: dict[str, dict[str, tuple[Claim, ...]]] = {
 EXTENTS = {"sasa_resnet50_convstem": 7} | {f"sasa_resnet50_k{k}": k for k in (3, 5, 9, 11)}
 
 
-def measure(name: str, claim: Claim, printed: Printed) -> float | int | None:
+def measure(name: str, claim: Claim, printed: Printed) -> float | int | str | None:
     """What the printed cells give for a sentence."""
+    if claim.what.startswith("fewer parameters than "):
+        own, other = (_parameters(n, printed) for n in (name, claim.what.rpartition(" ")[2]))
+        return "yes" if own < other else "no"
     if claim.what == "best k":
         best = max(EXTENTS, key=lambda net: _number(net, "top-1", printed))
         return EXTENTS[best]
@@ -59,6 +70,11 @@ def measure(name: str, claim: Claim, printed: Printed) -> float | int | None:
         return None
     what, _, other = claim.what.partition(" above ")
     return _number(name, what, printed) - _number(other.removesuffix("'s"), what, printed)
+
+
+def _parameters(name: str, printed: Printed) -> float:
+    what = "params" if printed(name, "params") else "deployed backbone params"
+    return _number(name, what, printed)
 
 
 def _number(name: str, what: str, printed: Printed) -> float:

@@ -81,6 +81,7 @@ _BOXES = (
     Claim("§4.2", "steps", "x0.1 after 8 and 11"),
     Claim("§4.2", "short side", "800"),
     Claim("§4.2", "long side", "1333"),
+    Claim("§4.2", "test short side", "800"),
     Claim("§4.2", "new layers", "Xavier"),
 )
 

@@ -153,5 +153,8 @@ CLAIMS |= {
         Claim("S7", "optimiser", "Adam"),
         Claim("S7", "loss", "l1"),
         Claim("S7", "image side", "256"),
+        Claim("S7", "layers down", "5 of 3x3 QnA"),
+        Claim("S7", "layers up", "5 of 3x3 QnA"),
+        Claim("S7", "queries of a layer down", "1"),
     )
 }

@@ -74,6 +74,7 @@ _BOXES = (
     Claim("A.3", "epochs", "150"),
     Claim("A.3", "batch", "64"),
     Claim("A.3", "learning rate", "0.12"),
+    Claim("A.3", "rate that the warm-up begins at", "0"),
     Claim("A.3", "warm-up epochs", "1"),
     Claim("A.3", "schedule", "cosine"),
     Claim("A.3", "augmentation", "resize, multiscale jitter, crop, flip"),

@@ -241,6 +241,30 @@ def test_autocast():
         torch.testing.assert_close(a, b, rtol=0.02, atol=0.02)
 
 
+@kernels
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_under_autocast_no_branch_is_computed_either(dtype):
+    """In fp32, whatever comes in; what goes out is as narrow as autocast wants it."""
+    layer = as_after_training(FeedForward(8, 32, RPCPE(32)))
+    other = copy.deepcopy(layer)
+    x = torch.randn(2, 9, 7, 8).to(dtype)
+
+    def cast(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = layer(x)
+        assert y.dtype == torch.bfloat16
+        return y.float()
+
+    g = torch.randn(2, 9, 7, 8).bfloat16().float()
+    ours = trained_step(layer, cast, x, g)
+    theirs = trained_step(other, lambda x: feed_one_by_one(other, x), x.float(), g)
+    assert ours[1].dtype == dtype
+    for i, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+        narrow = i == 0 or (i == 1 and dtype is torch.bfloat16)
+        assert_close([a], [b], 1e-2 if narrow else 1e-4)
+    assert convolutions(lambda: cast(x)) == 0
+
+
 # -- weights of older versions --------------------------------------------------------------------
 
 
