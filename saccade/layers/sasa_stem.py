@@ -241,7 +241,7 @@ def ready_attention_stem(x: Float[Tensor, "B H W C"], stem: AttentionStem) -> Bl
     if stem.letters(image) is None:
         return None
     numbers = [t for t in (*stem.parameters(), *stem.buffers()) if t.is_floating_point()]
-    if not serves() or any(t.dtype != torch.float32 for t in numbers):
+    if not serves() or any(t.dtype != torch.float32 or t.is_neg() for t in numbers):
         return None
 
     def weights() -> tuple[Tensor, ...]:

@@ -146,7 +146,7 @@ class Operator:
             cheapest: (*inputs) to the plain form to take; without, the reference.
         """
         self.name, self.plain, self.kernels = name, plain, kernels
-        self.own_check, self.output, self.flops = check, output, flops
+        self.own_check, self.output, self.flops = check or (lambda *_: None), output, flops
         self.keeps, self.autocast = keeps, autocast
         self.forms = (*plain, *kernels)
         reference = next(iter(plain))
@@ -187,8 +187,7 @@ class Operator:
     def check(self, *inputs: Any) -> None:
         """Refuse inputs that the equation has no meaning for."""
         self.shapes.check(self.name, inputs[: self.count])
-        if self.own_check is not None:
-            self.own_check(*inputs)
+        self.own_check(*inputs)
 
     def with_residuals(self, *inputs: Any, backend: str = "auto") -> tuple[Tensor, ...] | None:
         """The result, and what a kernel keeps beside it; None if none keeps anything of this call.

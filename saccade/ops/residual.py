@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from saccade.ops.feed import FEED_FORWARD
 from saccade.ops.linglo import KEY_ONLY
 from saccade.ops.native.residual import FEED_NATIVE, KEY_ONLY_NATIVE
-from saccade.ops.operator import Operator
+from saccade.ops.operator import Kernel, Operator
 
 
 def key_only_composed(
@@ -43,38 +43,24 @@ def feed_composed(
     return x + FEED_FORWARD(n, w1, b1, taps, shift, w2, b2, tanh)
 
 
-def _key_only_flops(x: Any, scale: Any, offset: Any, *letters: Any) -> int:
-    B, H, W, C = x
-    return KEY_ONLY.flops((B, H * W, C), *letters[:-1])
+def _residual(name: str, inner: Operator, composed: Any, native: Kernel, tokens: bool) -> Operator:
+    """x + inner(LayerNorm(x)), which refuses and counts what `inner` does."""
+
+    def flops(shape: Any, scale: Any, offset: Any, *letters: Any) -> int:
+        B, H, W, C = shape
+        return inner.flops((B, H * W, C) if tokens else shape, *letters[:-1])
+
+    return Operator(
+        name,
+        plain={"composed": composed},
+        kernels={"native": native},
+        check=lambda x, scale, offset, *letters: inner.own_check(x, *letters[:-1]),
+        output=lambda x, *_: x.new_empty(x.shape),
+        flops=flops,
+    )
 
 
-def _feed_flops(x: Any, scale: Any, offset: Any, *letters: Any) -> int:
-    return FEED_FORWARD.flops(x, *letters[:-1])
-
-
-def _check_key_only(x: Tensor, scale: Tensor, offset: Tensor, *letters: Any) -> None:
-    if KEY_ONLY.own_check is not None:
-        KEY_ONLY.own_check(x, *letters[:-1])
-
-
-def _check_feed(x: Tensor, scale: Tensor, offset: Tensor, *letters: Any) -> None:
-    if FEED_FORWARD.own_check is not None:
-        FEED_FORWARD.own_check(x, *letters[:-1])
-
-
-KEY_ONLY_RESIDUAL = Operator(
-    "key_only_residual",
-    plain={"composed": key_only_composed},
-    kernels={"native": KEY_ONLY_NATIVE},
-    check=_check_key_only,
-    output=lambda x, *_: x.new_empty(x.shape),
-    flops=_key_only_flops,
+KEY_ONLY_RESIDUAL = _residual(
+    "key_only_residual", KEY_ONLY, key_only_composed, KEY_ONLY_NATIVE, tokens=True
 )
-FEED_RESIDUAL = Operator(
-    "feed_residual",
-    plain={"composed": feed_composed},
-    kernels={"native": FEED_NATIVE},
-    check=_check_feed,
-    output=lambda x, *_: x.new_empty(x.shape),
-    flops=_feed_flops,
-)
+FEED_RESIDUAL = _residual("feed_residual", FEED_FORWARD, feed_composed, FEED_NATIVE, tokens=False)

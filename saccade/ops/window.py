@@ -70,7 +70,7 @@ def _extra(
 ) -> Float[Tensor, "n g M N"] | None:  # fmt: skip
     """Both masks as one sum beside the logits, for all n windows."""
     B, H, W, _ = qkv.shape
-    h, w = min(window, H), min(window, W)
+    h, w = sides(window, H, W)
     n, heads, extra = B * -(-H // h) * -(-W // w), table.shape[1], None
     if pairs is not None:
         pairs = pairs[:, None] if pairs.ndim == 3 else pairs
@@ -131,7 +131,7 @@ def _split(
     H, W = qkv.shape[1:3]
     h = w = window
     if not torch.compiler.is_compiling():  # there, sizes may be symbols
-        h, w = min(h, H), min(w, W)  # a window larger than the map is the map
+        h, w = sides(window, H, W)
     heads = table.shape[1]
     windows = tiled(qkv, h, w).unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
     bias = bias_of(table, window, h, w)[None]
@@ -164,6 +164,13 @@ def _softmax(
 #
 # In a graph that is exported for every size, an axis as long as there are rows of windows would be
 # taken for longer than one. There, pixels are picked by their index instead of by axes.
+
+
+def sides(window: int, H: int, W: int) -> tuple[int, int]:
+    """Height and width of the windows: one larger than the map is the map."""
+    if min(H, W) < 1:
+        raise ValueError(f"window_attention: a map has pixels, got {H=} {W=}")
+    return min(window, H), min(window, W)
 
 
 def tiled(x: Float[Tensor, "B H W C"], h: int, w: int) -> Float[Tensor, "n N C"]:
@@ -217,7 +224,7 @@ def _check(qkv: Tensor, table: Tensor, window: int, name: str = "window_attentio
 def _flops(qkv: Any, table: Any, window: int) -> int:
     """q . k and the weighted sum of every pair of pixels in a window; filled ones count whole."""
     B, H, W, C3 = qkv
-    h, w = min(window, H), min(window, W)
+    h, w = sides(window, H, W)
     pairs = B * -(-H // h) * -(-W // w) * (h * w) ** 2
     return 2 * 2 * pairs * C3 // 3
 

@@ -104,6 +104,19 @@ def test_a_constant_pixel_of_the_fill_does_not_win_the_maximum():
     assert (stem(torch.randn(1, 3, 9, 10)) < 0).all()
 
 
+def test_negative_views_of_its_numbers_are_read_as_what_they_are():
+    torch.manual_seed(0)
+    stem, x = AttentionStem(3, 32, heads=2).eval(), torch.randn(1, 3, 16, 16)
+    x = x.contiguous(memory_format=torch.channels_last)
+    with torch.no_grad():
+        for t in (stem.row, stem.col):
+            t.normal_()
+        stem.row = torch.nn.Parameter(torch._neg_view(stem.row.detach()))
+        y = [stem(x) for _ in range(2)][-1]
+        stem.row = torch.nn.Parameter(stem.row.detach().resolve_neg())
+        torch.testing.assert_close(y, stem(x))
+
+
 def test_mixing_maps_or_results_is_the_same():
     mixture = Mixture(3, 8, 4).double()
     x = torch.randn(2, 3, 1, 16, 3, dtype=torch.float64)

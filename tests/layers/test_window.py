@@ -95,6 +95,13 @@ def test_low_precision_is_close(dtype):
         assert (y - exact).norm() / exact.norm() < 5 * torch.finfo(dtype).eps
 
 
+def test_a_map_without_pixels_is_refused_an_empty_batch_is_not():
+    layer = WindowAttention(8, 2, 4)
+    with pytest.raises(ValueError, match="window_attention: a map has pixels, got H=0 W=4"):
+        layer(torch.empty(2, 0, 4, 8))
+    assert layer(torch.empty(0, 4, 4, 8)).shape == (0, 4, 4, 8)
+
+
 def test_the_authors_order_of_q_k_and_v():
     layer = layer_of(dim=4, heads=2)
     theirs = flax.dump(layer, window.flax_entries(layer))

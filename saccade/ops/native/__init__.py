@@ -30,6 +30,7 @@ from saccade.ops.native import build
 
 INSTRUCTION_SETS = tuple(build.INSTRUCTION_SETS)
 INSTALLED = Path(__file__).with_name(build.NAME)
+CHANGED = "if strip or patchelf changed it, seal it again as docs/install.md says"
 uses = 0  # how often `use` has chosen: each set lays matrices out in a way of its own
 
 
@@ -117,8 +118,10 @@ def _search() -> Kernels:
         return Kernels(_load(INSTALLED), "installed with saccade")
     except OutdatedError:
         pass  # also in a checkout whose sources have changed since they were built
-    except (RefusedError, build.DamagedError) as error:
+    except RefusedError as error:
         notes.append(f"the installed library is not used: {error}")
+    except build.DamagedError as error:
+        notes.append(f"the installed library is not used: {error}; {CHANGED}")
     try:
         library, why = _cached(notes)
     except (RefusedError, build.DamagedError, build.NoCompilerError, OSError) as error:

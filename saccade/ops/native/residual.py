@@ -225,8 +225,9 @@ def extent(t: Tensor) -> int:
 
 
 def dense(t: Tensor) -> bool:
-    """Whether its numbers lie side by side, in whichever order."""
-    return t.is_contiguous() or t.is_contiguous(memory_format=torch.channels_last)
+    """Whether its numbers lie side by side, in whichever order, as they are."""
+    beside = t.is_contiguous() or t.is_contiguous(memory_format=torch.channels_last)
+    return beside and not t.is_neg()
 
 
 # -- as operators ---------------------------------------------------------------------------------

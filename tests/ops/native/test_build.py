@@ -140,6 +140,21 @@ def test_a_damaged_installed_library_is_passed_over_for_the_cache(damaged, libra
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(shutil.which("strip") is None, reason="needs strip")
+def test_a_stripped_library_is_refused_until_it_is_sealed_again(library, tmp_path):
+    stripped, sealed = tmp_path / "stripped", tmp_path / "sealed"
+    shutil.copy(library, stripped)
+    subprocess.run(["strip", stripped], check=True)
+    shutil.copy(stripped, sealed)
+    build.seal(sealed, build.fingerprint())
+    lines = lines_of(start("installed", [stripped, sealed], tmp_path / "cache", None))
+    assert "plain PyTorch" in lines["stripped"]
+    assert "the installed library is not used: it is cut short" in lines["stripped"]
+    assert "if strip or patchelf changed it, seal it again" in lines["stripped"]
+    assert "C++ kernels" in lines["sealed"]
+    assert "not used" not in lines["sealed"]
+
+
 def test_without_a_compiler_damage_means_plain_pytorch_and_a_sentence(damaged, tmp_path):
     lines = lines_of(start("cache", damaged, tmp_path / "cache", None))
     assert set(lines) == {path.name for path in damaged}
