@@ -21,6 +21,8 @@ def detect(
     annotations: File | None = None,
     batch: Count = 4,
     tta: bool = False,
+    save_txt: bool = False,
+    crops: bool = False,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
@@ -29,6 +31,7 @@ def detect(
     Examples:
         saccade detect photos/ --model runs/detect
         saccade detect frames/ --score 0.5 --json > results.json
+        saccade detect photos/ --save-txt --crops
 
     Args:
         files: pictures, folders of pictures (frames of a video), patterns in quotes, or - for a
@@ -39,6 +42,8 @@ def detect(
         annotations: a COCO json whose image ids the results take, by the names of the files
         batch: pictures that go through the model together, if they are of one size
         tta: put every picture through the model six times: three sizes, each mirrored too
+        save_txt: write YOLO's lines too, labels/NAME.txt: class cx cy w h, and classes.txt
+        crops: write each object too, cut out: crops/CLASS/NAME-1.png
         json: print the results instead, and draw nothing
         device: the best there is if left out
     """
@@ -49,6 +54,10 @@ def detect(
 
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")
+    if json and (save_txt or crops):
+        raise ValueError(
+            "detect: --json prints and writes nothing; leave out --json, or --save-txt and --crops"
+        )
     paths = paths_of(files, "detect", out)
     detector, numbers = (
         Detector(model or newest_or_own("detect"), device, tta),
@@ -72,7 +81,7 @@ def detect(
             yield searched, _target(searched.path, out, sources, taken)
 
     def draw(job: tuple[Any, Path]) -> str:
-        return _draw(*job, detector.classes)
+        return _draw(*job, detector.classes, save_txt, crops)
 
     try:
         if json:
@@ -100,16 +109,22 @@ def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:
     )
 
 
-def _draw(searched: Any, target: Path, classes: list[str]) -> str:
+def _draw(searched: Any, target: Path, classes: list[str], save_txt: bool, crops: bool) -> str:
     """Draw one picture's boxes onto a copy; gives a sentence that names them."""
     from saccade.data.picture import rgb
     from saccade.draw.boxes import drawn
     from saccade.files import writing
+    from saccade.infer.objects import write_crops, write_labels
 
     photo = rgb(searched.path, str(searched.path))
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         drawn(photo, searched.boxes, classes).save(target)
+    out, name, boxes = target.parent, target.stem, searched.boxes
+    if save_txt:
+        write_labels(out / "labels", name, boxes, photo.size, classes)
+    if crops:
+        deque(write_crops(out / "crops", name, photo, boxes, classes), maxlen=0)
     counts = Counter(classes[i] for i in searched.boxes.labels.tolist()).most_common()
-    boxes = ", ".join(f"{count} {name}" for name, count in counts)
-    return f"{searched.path}: {boxes or 'nothing'} -> {target}"
+    things = ", ".join(f"{count} {name}" for name, count in counts)
+    return f"{searched.path}: {things or 'nothing'} -> {target}"

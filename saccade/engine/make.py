@@ -41,9 +41,19 @@ def model(recipe: Recipe, classes: int) -> nn.Module:
         for norm in net.modules():
             if isinstance(norm, nn.modules.batchnorm._BatchNorm):
                 norm.momentum = 1 - recipe.loop.bn_decay
+    for norm in frozen_norms(net, recipe):
+        norm.requires_grad_(False)
     if recipe.loop.checkpointing:
         _recompute(net, settings.name)
     return net
+
+
+def frozen_norms(net: nn.Module, recipe: Recipe) -> list[nn.Module]:
+    """The norms that a recipe leaves as they are: BatchNorm in the backbone, if any."""
+    if recipe.loop.norms != "frozen":
+        return []
+    body: Any = getattr(net, "backbone", net)
+    return [m for m in body.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
 
 
 def _begin(net: nn.Module, recipe: Recipe) -> None:

@@ -61,6 +61,7 @@ class Training:
             self.task.to(memory_format=torch.channels_last)
         if self.loop.compile:
             self.task.net.compile()
+        self.frozen = make.frozen_norms(self.task.net, self.recipe)
         self.model = (distributed.shard if split else distributed.data_parallel)(self.task, group)
         self.train = make.training(self.recipe, splits.train, self.task.net, group)
         self.val = make.evaluation(self.recipe, splits.val, self.task.net, group)
@@ -118,6 +119,8 @@ class Training:
         """One update from all parts of a batch; the loss is the mean over the whole batch."""
         if not self.task.training:
             self.task.train()
+            for norm in self.frozen:
+                norm.eval()
         reseed(self.loop.seed, self.step, self.group.rank)
         self.schedule.step_update(self.step)
         self.optimiser.zero_grad(set_to_none=True)

@@ -13,7 +13,6 @@ from saccade.data.boxes.outlines import encoded
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
 from saccade.infer.batches import predictions
-from saccade.tasks.detect.task import Detections
 
 BATCH = 4
 
@@ -22,7 +21,8 @@ class Searched(NamedTuple):
     """A picture and the boxes in it, or why it could not be read."""
 
     path: Path
-    boxes: Detections | None
+    boxes: Any
+    """`Detections`, or `Instances` with masks; None if it could not be read."""
     error: str = ""
 
 
@@ -44,7 +44,7 @@ class Detector:
         self.transform = loaded.transform()
 
     @torch.no_grad()
-    def __call__(self, photo: Image.Image, score: float | None = None) -> Detections:
+    def __call__(self, photo: Image.Image, score: float | None = None) -> Any:
         """The boxes of one picture with at least this score, the highest first.
 
         Without a score, with at least that of its recipe (`task.score`).
@@ -58,7 +58,7 @@ class Detector:
     ) -> Iterator[Searched]:
         """The boxes of every picture; of one that cannot be read, the reason."""
 
-        def predict(output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Detections]:
+        def predict(output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Any]:
             return self.predict(output, sizes, score)
 
         for answer in predictions(paths, self.task, self.transform, predict, self.device, batch):
@@ -66,7 +66,7 @@ class Detector:
 
     def predict(
         self, output: dict[str, Tensor], sizes: list[tuple[int, int]], score: float | None
-    ) -> list[Detections]:
+    ) -> list[Any]:
         """The task's boxes of each picture in a batch, the highest score first."""
         batch = self.task.predict(output, sizes, score)
         orders = [boxes.scores.argsort(descending=True, stable=True) for boxes in batch]
@@ -75,7 +75,7 @@ class Detector:
             for boxes, order in zip(batch, orders, strict=True)
         ]
 
-    def coco(self, image: int, boxes: Detections) -> list[dict[str, Any]]:
+    def coco(self, image: int, boxes: Any) -> list[dict[str, Any]]:
         """In COCO's format of results: x, y, width, height, and the data's own category ids."""
         return [
             {

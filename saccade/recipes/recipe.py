@@ -132,6 +132,9 @@ class Loop:
     """Let that decay grow over the first steps, (1 + n) / (10 + n), so that short runs profit."""
     bn_decay: float | None = None
     """Decay of BatchNorm's running statistics; the model's own if None."""
+    norms: Literal["batch", "frozen"] = "batch"
+    """frozen: BatchNorm of the backbone keeps the statistics and weights that it began with, for
+    batches of a few images a process; begin with a trained backbone then (model.start)."""
     compile: bool = False
     checkpointing: bool = False
     """Recompute blocks in backward, for memory."""

@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 
-from saccade.engine import session
+from saccade.engine import make, session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.run import Run
 from saccade.engine.train import Stopped, Training, rng, seed, set_rng
@@ -302,3 +302,22 @@ def test_counted_iterations_go_on_bit_for_bit(data, tmp_path):
     assert apart(begin_counted, data, out, 7) == [-signal.SIGKILL]
     session.resume(out, report=Reporter(), device="cpu")
     assert_equal_runs(whole, Run.open(out))
+
+
+@pytest.mark.parametrize("name", ["linglo_nano", "sasa_nano_conv"])
+def test_frozen_norms_stay_as_they_began(name, data, tmp_path):
+    """Statistics and weights of BatchNorm; all else moves, and training is what evaluation is."""
+    recipe = change(PLAIN, model__name=name, schedule__epochs=1, loop__norms="frozen")
+    before = make.task(recipe, ("blue", "green", "red")).net
+    norms = make.frozen_norms(before, recipe)
+    assert len(norms) > 3
+    assert make.frozen_norms(before, PLAIN) == []
+    run = fit(recipe, data, tmp_path / "run")
+    after = session.opened(run.folder).task.net
+    own = {id(p) for norm in norms for p in (*norm.parameters(), *norm.buffers())}
+    pairs = zip(before.state_dict(keep_vars=True).items(), after.state_dict().values(), strict=True)
+    moved = {key: not torch.equal(old, new) for (key, old), new in pairs if id(old) not in own}
+    assert sum(moved.values()) > 0.9 * len(moved)
+    twin = dict(zip(before.state_dict(), after.state_dict().values(), strict=True))
+    for key, old in before.state_dict(keep_vars=True).items():
+        assert id(old) not in own or torch.equal(old, twin[key]), key
