@@ -51,6 +51,7 @@ def detect(
     from saccade.infer.batches import in_background
     from saccade.infer.detect import Detector, Numbers
     from saccade.infer.files import paths_of
+    from saccade.infer.objects import write_names
 
     if not 0 <= score <= 1:
         raise ValueError(f"detect: a score lies in 0..1, got {score:g}; try 0.3")
@@ -83,6 +84,8 @@ def detect(
     def draw(job: tuple[Any, Path]) -> str:
         return _draw(*job, detector.classes, save_txt, crops)
 
+    if save_txt:
+        write_names(out / "labels", detector.classes)
     try:
         if json:
             deque(recorded(), maxlen=0)
@@ -122,7 +125,7 @@ def _draw(searched: Any, target: Path, classes: list[str], save_txt: bool, crops
         drawn(photo, searched.boxes, classes).save(target)
     out, name, boxes = target.parent, target.stem, searched.boxes
     if save_txt:
-        write_labels(out / "labels", name, boxes, photo.size, classes)
+        write_labels(out / "labels", name, boxes, photo.size)
     if crops:
         deque(write_crops(out / "crops", name, photo, boxes, classes), maxlen=0)
     counts = Counter(classes[i] for i in searched.boxes.labels.tolist()).most_common()

@@ -25,14 +25,14 @@ def label_lines(boxes: Any, size: tuple[int, int]) -> list[str]:
     ]
 
 
-def write_labels(
-    folder: Path, name: str, boxes: Any, size: tuple[int, int], classes: Sequence[str]
-) -> Path:
-    """Write a picture's lines; an empty file where nothing is. Beside it, the names of classes."""
+def write_names(folder: Path, classes: Sequence[str]) -> Path:
+    """Write the names that the numbers of the lines stand for."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = folder / "classes.txt"
-    if not names.exists():
-        write(names, "".join(f"{' '.join(one.split())}\n" for one in classes))
+    return write(folder / "classes.txt", "".join(f"{' '.join(one.split())}\n" for one in classes))
+
+
+def write_labels(folder: Path, name: str, boxes: Any, size: tuple[int, int]) -> Path:
+    """Write a picture's lines; an empty file where nothing is."""
     lines = label_lines(boxes, size)
     return write(folder / f"{name}.txt", "".join(f"{line}\n" for line in lines))
 

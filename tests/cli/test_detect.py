@@ -63,6 +63,24 @@ def test_eval_writes_down_what_is_wrong(run, place, monkeypatch):
     assert json.loads((place / "views/figures.json").read_text())["figures"]["images"] == 4
 
 
+def test_labels_and_crops(run, place, monkeypatch):
+    monkeypatch.chdir(place)
+    words = ("things/images/val", "--model", "runs/detect", "--score", "0.1", "--out", "objects")
+    code, out = run("detect", *words, "--save-txt", "--crops")
+    assert code == 0, out
+    lines = {
+        file.stem: file.read_text().splitlines()
+        for file in (place / "objects/labels").glob("00*.txt")
+    }
+    assert sorted(lines) == ["001", "002", "003", "004"]
+    assert (place / "objects/labels/classes.txt").read_text() == "disc\nslab\n"
+    crops = list((place / "objects/crops").glob("*/*.png"))
+    assert len(crops) == sum(map(len, lines.values())) > 0
+    code, out = run("detect", *words, "--save-txt", "--json")
+    assert code == 1
+    assert "leave out --json" in out
+
+
 def test_every_picture_has_an_id_of_its_own(run, place, monkeypatch):
     monkeypatch.chdir(place)
     photo = Image.open("things/images/val/001.png")

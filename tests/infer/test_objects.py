@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from saccade.data.convert import yolo
-from saccade.infer.objects import folder_name, label_lines, write_crops, write_labels
+from saccade.infer.objects import folder_name, label_lines, write_crops, write_labels, write_names
 
 
 def boxes(*corners, labels=None):
@@ -25,7 +25,8 @@ def test_our_own_reader_reads_the_labels(tmp_path):
     for name, some in (("one", found_here), ("none", boxes())):
         (tmp_path / "images").mkdir(exist_ok=True)
         Image.new("RGB", (100, 50)).save(tmp_path / "images" / f"{name}.png")
-        write_labels(tmp_path / "labels", name, some, (100, 50), ["cat", "dog"])
+        write_names(tmp_path / "labels", ["cat", "dog"])
+        write_labels(tmp_path / "labels", name, some, (100, 50))
     source = yolo.read(tmp_path, None)
     assert source.classes == ["cat", "dog"]
     rows = [row for split in source.splits.values() for row in split]
