@@ -10,10 +10,13 @@ import jaxtyping
 import pytest
 import torch
 
+from tests import type_checks
 from tests.fast import is_fast
 
 HERE = Path(__file__).resolve().parent
 BESIDE = HERE.parents[1] / "shared"
+
+type_checks.install()
 
 # Bytecode is written even where the environment says not to: a run has two workers and about fifty
 # programs of its own, and each would compile every module anew, with its shape checks.

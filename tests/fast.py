@@ -34,7 +34,7 @@ FAST = (
     "tests/tasks/segment/test_pixels.py", "tests/tasks/segment/test_task.py",
     "tests/tasks/test_definition.py", "tests/tasks/test_figures.py",
     "tests/tasks/test_registry.py", "tests/tasks/test_task.py", "tests/test_house.py",
-    "tests/test_spelling.py",
+    "tests/test_spelling.py", "tests/test_type_checks.py",
 )  # fmt: skip
 
 

@@ -188,6 +188,7 @@ def test_tests_mirror_the_source():
     used.add(Path("test_workflows.py"))  # .github/workflows
     used.add(Path("ops/triton/test_random.py"))  # all of Triton's kernels, by saccade.bench
     used.add(Path("ops/native/test_products.py"))  # src/product_tasks.h
+    used.add(Path("test_type_checks.py"))  # tests/type_checks.py
     used.add(Path("test_released.py"))  # files that earlier versions wrote
     used.add(Path("models/test_transformers.py"))  # saccade.models as transformers loads them
     used.add(Path("test_attack.py"))  # what a stranger's files may do to any command

@@ -1,9 +1,9 @@
-"""Attention as modules, tensor to tensor: what people build into networks of their own.
+"""Attention layers as modules, to build into networks of your own.
 
     from saccade.layers import KeyOnlyAttention, LearnedQueryAttention, StandAloneAttention
 
-Each takes maps B C H W, maps B H W C and tokens B N C, as `layout=` says (`layers/layout.py`), and
-answers to the calls of attention slots in timm's and torchvision's models.
+Each takes maps B C H W, maps B H W C or tokens B N C, as `layout=` says (`layers/layout.py`), and
+can replace an attention module in timm's and torchvision's models.
 """
 
 from importlib import import_module

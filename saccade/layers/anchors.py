@@ -15,11 +15,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 RATIOS = (0.5, 1.0, 2.0)  # height : width
-KEPT = 16  # sizes of images whose anchors are remembered
+KEPT = 16  # sizes of images whose anchors are cached
 
 
 class Anchors:
-    """Anchors of all levels for maps of any size; made once a size."""
+    """Anchors of all levels for maps of any size; cached by size."""
 
     def __init__(self, strides: Sequence[int], scales: int = 3, least: float = 4.0):
         if scales < 1 or least <= 0:
@@ -44,7 +44,7 @@ class Anchors:
         self, grids: Sequence[tuple[int, int]], device: torch.device | str = "cpu"
     ) -> Float[Tensor, "N 4"]:
         """For levels of that many rows and columns, finest first; in pixels of the image."""
-        # Sizes may be symbols, and tensors those of a tracer: nothing may be remembered.
+        # Sizes may be symbols, and tensors those of a tracer: nothing may be cached.
         if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
             return self.all_levels(grids).to(device)
         key = tuple(grids), str(device)

@@ -24,8 +24,8 @@ from saccade.ops.residual import FEED_RESIDUAL
 class FeedForward(nn.Module):
     """Two linear layers per pixel; `position` (NCHW to NCHW) acts between them, on the wide map.
 
-    One operator where its parts are as they were built; any of them that somebody hooked, wrapped
-    or replaced is called.
+    It runs as one operator as long as its parts are as they were built; parts that were hooked,
+    wrapped or replaced are called as modules.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class FeedForward(nn.Module):
         return self.act.approximate == "tanh"
 
     def _plain(self, x: Float[Tensor, "B H W C"]) -> bool:
-        """Whether all of it is as the operators compute it."""
+        """Whether all parts are plain modules, as the operators compute them."""
         widen, act, position, narrow = self.widen, self.act, self.position, self.narrow
         known = type(act) is nn.GELU and type(position) in (RPCPE, type(None))
         if not known or not untouched(x, widen, act, position, narrow):
@@ -105,7 +105,7 @@ class FeedForward(nn.Module):
         return x.ndim == 4 and widen.bias is not None and narrow.bias is not None
 
     def _by_statistics(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"] | None:
-        """The result where branches of `position` are normalised over this batch, which they count.
+        """The result in training, where branches of `position` gather the batch's statistics.
 
         None where modules must be called. For one that is `_plain`.
         """

@@ -1,4 +1,4 @@
-"""SASA's bottleneck for inference: products with norms inside, attention, and no map beside them.
+"""SASA's bottleneck for inference in one kernel call: norms are folded into the matrices.
 
 BN(y) = s y + t     of a 1 x 1 convolution: (s W) x + t
                     of attention: s goes into the values' matrix; so does t, as a bias, where
@@ -111,7 +111,7 @@ def _product(conv: nn.Conv2d, norm: Any, relu: bool = False) -> PixelProduct:
 
 
 def _attention(mix: StandAloneAttention, norm: Any) -> ProjectedAttention:
-    """Attention with the norm after it, but for the shift if windows' weights do not sum to one."""
+    """Attention with its norm folded in, except the shift where weights do not sum to one."""
     convs = [conv for conv in (mix.query, mix.key, mix.value) if conv is not None]
 
     def matrix() -> tuple[Tensor, Tensor]:
@@ -138,5 +138,5 @@ def _attention(mix: StandAloneAttention, norm: Any) -> ProjectedAttention:
 
 
 def _numbers(norm: nn.Module) -> list[Tensor]:
-    """All that a norm's scale and shift follow from."""
+    """The tensors that a norm's scale and shift are computed from."""
     return [t for t in (*norm.parameters(), *norm.buffers()) if t.is_floating_point()]

@@ -1,9 +1,9 @@
-"""Parallel depth-wise 3x3 branches with BatchNorm, and the one 3x3 that they are.
+"""Parallel depth-wise 3x3 branches with BatchNorm, merged into one 3x3 convolution.
 
     z_i = h * k_i      y = sum over i of gamma_i (z_i - mean z_i) / sqrt(var z_i + eps) + beta_i
 
-In evaluation the statistics are known numbers, and all of it is one 3x3. In training they depend on
-the batch; `saccade.ops.branches` makes it one 3x3 all the same, another for each batch.
+In evaluation the statistics are constants, and the sum is one 3x3 convolution. In training they
+depend on the batch; `saccade.ops.branches` then computes the merged 3x3 of each batch.
 """
 
 from collections.abc import Iterable, Sequence
@@ -59,9 +59,9 @@ class DepthwiseBranch(nn.Module):
 
 
 def fit_norms(net: nn.Module, names: Iterable[str]) -> None:
-    """Drop the norms of branches that weights of these names were trained without.
+    """Drop the norms of branches whose weights were trained without a norm, by the weights' names.
 
-    Before an optimiser is made for them; `load_state_dict` does it by itself.
+    Call it before an optimiser is made; `load_state_dict` does it by itself.
     """
     for path, module in net.named_modules():
         if isinstance(module, DepthwiseBranch):
@@ -69,7 +69,7 @@ def fit_norms(net: nn.Module, names: Iterable[str]) -> None:
 
 
 def frozen(branch: nn.Module) -> bool:
-    """Whether it is one 3x3, the same for every batch."""
+    """Whether the branch is the same 3x3 convolution for every batch."""
     if type(branch) is not DepthwiseBranch or not depthwise3x3(branch.conv):
         return False
     return branch.norm is None or is_scale_and_shift(branch.norm)
@@ -88,7 +88,7 @@ def _gathers(branch: nn.Module) -> bool:
 
 
 class BatchLetters(NamedTuple):
-    """Branches that are normalised over the batch, as `saccade.ops.branches` calls their parts."""
+    """The parameters of branches normalised over the batch, named as in `saccade.ops.branches`."""
 
     k: Float[Tensor, "n C 1 3 3"]
     gamma: Float[Tensor, "n C"]
@@ -97,7 +97,7 @@ class BatchLetters(NamedTuple):
 
 
 def letters_of_batch(branches: Sequence[nn.Module]) -> BatchLetters | None:
-    """The parts of plain branches that all look at the batch; None of others."""
+    """The parameters of plain branches that gather batch statistics; None for other branches."""
     if not all(map(_gathers, branches)):
         return None
     norms = _norms(branches)
@@ -112,7 +112,7 @@ def letters_of_batch(branches: Sequence[nn.Module]) -> BatchLetters | None:
 def remember(
     branches: Sequence[nn.Module], statistics: Float[Tensor, "2 n C"], pixels: int
 ) -> None:
-    """Move running statistics as BatchNorm does: by the variance without bias."""
+    """Update running statistics as BatchNorm does, with the unbiased variance."""
     means, variances = statistics.unbind()
     variances = variances * (pixels / (pixels - 1))
     counts, moves = [], {}

@@ -1,4 +1,4 @@
-"""Convolutions that are faster on a CPU; to everyone else they are nn.Conv2d."""
+"""Subclasses of nn.Conv2d that are faster on a CPU."""
 
 from jaxtyping import Float
 from torch import Tensor, fx, nn
@@ -12,9 +12,9 @@ fx.wrap("conv3x3")
 
 @readable
 class ProductConv2d(nn.Conv2d):
-    """nn.Conv2d; 1 x 1 is one product of all pixels, and 3 x 3 takes its weights' gradient so.
+    """nn.Conv2d, computed by matrix products: 1 x 1 fully, 3 x 3 in the gradient of its weights.
 
-    It is built like nn.Conv2d, for those who make a second one of its type (adapters do).
+    Its constructor is that of nn.Conv2d, because adapters build a second layer of the same type.
     """
 
     def forward(self, input: Float[Tensor, "*B C H W"]) -> Float[Tensor, "*B D h w"]:
@@ -33,5 +33,5 @@ def Conv1x1(dim: int, out: int, stride: int = 1, bias: bool = True) -> ProductCo
 
 
 def Conv3x3(dim: int, out: int, stride: int = 1, bias: bool = True) -> ProductConv2d:  # noqa: N802
-    """Nine pixels to one, zeros around the map."""
+    """A 3 x 3 convolution with zero padding."""
     return ProductConv2d(dim, out, 3, stride, padding=1, bias=bias)

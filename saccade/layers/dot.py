@@ -1,4 +1,4 @@
-"""Dot-product attention over all tokens: what the cheap operators replace, kept to compare with.
+"""Dot-product attention over all tokens, to compare the cheap operators with.
 
 Y = softmax(Q K^T / sqrt(d)) V Wo
 """
@@ -82,7 +82,7 @@ class DotProductAttention(MapLayer):
 def _bias(
     like: Tensor, padding: Bool[Tensor, "B *grid"] | None, pairs: Tensor | None
 ) -> Tensor | None:
-    """Masks as what is added to the logits: B 1 1 N of the padding, and what the pairs say."""
+    """Masks as a bias of the logits: B 1 1 N for the padding, plus the mask of pairs."""
     bias = None
     if padding is not None:
         bias = torch.zeros_like(padding, dtype=like.dtype).masked_fill(padding, nothing(like))

@@ -1,8 +1,8 @@
-"""Weights of Flax layers in ours, and back: which entry belongs to which parameter, laid out how.
+"""Convert weights between Flax layers and ours: names and layouts of each parameter.
 
-Flax keeps a dense kernel as (in, out) and a convolution's as (height, width, in, out); torch puts
-outputs first. An `Entry` knows both ways, so that one table serves to read, to write and to say
-which shape was expected.
+Flax stores a dense kernel as (in, out), a convolution's as (height, width, in, out); torch puts
+outputs first. An `Entry` converts both ways, so that one table serves to read, to write and to
+check shapes.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ Change = Callable[[Tensor], Tensor]
 
 
 class Entry(NamedTuple):
-    """One of our parameters, by name, and how its layout becomes ours and theirs."""
+    """The name of one of our parameters, and the conversions of its layout from and to Flax."""
 
     parameter: str
     to_ours: Change = lambda t: t
@@ -46,7 +46,7 @@ def conv(path: str, name: str) -> Entries:
 
 
 def under(path: str, name: str, entries: Entries) -> Entries:
-    """A part's entries as the whole sees them."""
+    """A part's entries with the names that they have in the whole module."""
     return {
         f"{path}/{key}": entry._replace(parameter=f"{name}.{entry.parameter}")
         for key, entry in entries.items()
@@ -54,7 +54,7 @@ def under(path: str, name: str, entries: Entries) -> Entries:
 
 
 def shapes(module: nn.Module, entries: Entries) -> dict[str, tuple[int, ...]]:
-    """What a tree must hold to fill the module."""
+    """The shapes that a Flax tree must have to fill the module."""
 
     def theirs(entry: Entry) -> tuple[int, ...]:
         blank = torch.empty_like(module.get_parameter(entry.parameter), device="meta")

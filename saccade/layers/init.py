@@ -1,4 +1,4 @@
-"""How weights are drawn, where torch has no word for it."""
+"""Initial distributions of weights that torch does not have."""
 
 import math
 
@@ -13,7 +13,7 @@ _LEFT = 0.87962566103423978  # and the standard deviation of that share, to that
 def cut_normal_(weight: Tensor, std: float) -> Tensor:
     """A normal cut at two standard deviations, by its inverse distribution function.
 
-    torch's `trunc_normal_` draws anew until all values lie inside: five passes, for such a cut.
+    torch's `trunc_normal_` redraws until all values lie inside, which takes five passes here.
     """
     return weight.uniform_(-_WITHIN, _WITHIN).erfinv_().mul_(2**0.5 * std)
 

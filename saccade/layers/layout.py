@@ -1,8 +1,8 @@
-"""One door to all layers: maps as B C H W or B H W C, or tokens B N C, and other people's calls.
+"""The common interface of all layers: maps B C H W or B H W C, tokens B N C, and timm's calls.
 
-A layer computes in one layout of its own (`on_map`). `MapLayer.forward` brings what comes into it
-and the result back, and answers to what attention slots of timm, torchvision and torch pass: an
-argument is used, or refused in a sentence where the layer has no use for it.
+A layer computes in one layout of its own (`on_map`). `MapLayer.forward` converts the input to that
+layout and the result back. It also takes the arguments that timm, torchvision and torch pass to
+attention modules: each is used, or refused with a sentence where the layer cannot use it.
 """
 
 import math
@@ -17,9 +17,9 @@ LAYOUTS = ("NCHW", "NHWC", "tokens")
 
 
 class MapLayer(nn.Module):
-    """Base of layers from map to map. Inside, `on_map` sees the layout `own`.
+    """Base class of layers from map to map; `on_map` gets maps in the layout `own`.
 
-    layout   how maps come and go: "NCHW", "NHWC" or "tokens" (B N C); None: as the layer computes
+    layout   of inputs and results: "NCHW", "NHWC" or "tokens" (B N C); None: as the layer computes
     size     (H, W) of tokens; for one call, `size=` of forward
     prefix   how many tokens come before those of the map (class and register tokens)
     """
@@ -37,7 +37,7 @@ class MapLayer(nn.Module):
     def place(
         self, dim: int, layout: str | None, size: Sequence[int] | None, prefix: int = 0
     ) -> None:
-        """Note how maps come; layers call it at construction."""
+        """Set the layout of inputs and results; layers call it at construction."""
         name = type(self).__name__
         if layout is not None and layout not in LAYOUTS:
             raise ValueError(f"{name}: layout must be one of {LAYOUTS} or None, got {layout=}")
@@ -52,15 +52,15 @@ class MapLayer(nn.Module):
         self.size = None if size is None else _pair(name, size)
 
     def on_map(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        """The layer, on a map of its own layout; `padding` (B H W) is True where no image is."""
+        """The layer on a map of its own layout; `padding` (B H W) is True beside the image."""
         raise NotImplementedError
 
     def weights(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
-        """What the layer takes from where, of a map of its own layout."""
+        """The attention weights for a map of the layer's own layout."""
         raise ValueError(f"{type(self).__name__}: has no attention weights; leave return_weights")
 
     def on_prefix(self, head: Tensor, x: Tensor, padding: Tensor | None) -> Tensor:
-        """What becomes of the tokens before the map's (B p C)."""
+        """The result for the tokens before the map's (B p C)."""
         raise NotImplementedError
 
     def forward(
@@ -80,7 +80,7 @@ class MapLayer(nn.Module):
         average_attn_weights: Any = True,
         return_weights: bool = False,
     ) -> Any:
-        """The layer on x, in the layout in which x comes.
+        """Apply the layer to x; the result has the layout of x.
 
         Args:
             x: a map, or tokens
@@ -269,7 +269,7 @@ def _words(value: Any) -> str:
 
 
 def _says_nothing(mask: Any) -> bool:
-    """Whether a mask forbids and weighs nothing."""
+    """Whether a mask has no effect."""
     if not isinstance(mask, Tensor) or torch.compiler.is_compiling():
         return False
     return bool(mask.all()) if mask.dtype == torch.bool else not bool(mask.any())

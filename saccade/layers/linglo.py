@@ -26,7 +26,7 @@ from saccade.ops.residual import KEY_ONLY_RESIDUAL
 class KeyOnlyAttention(MapLayer):
     """Gate every token with one saliency-weighted summary of the image.
 
-    `backend` picks how it is computed, never what: "tokenwise", "folded", "collapsed", "native", or
+    `backend` selects the form of the computation: "tokenwise", "folded", "collapsed", "native", or
     the cheapest of them ("auto"). `layout`, `size` and `prefix` are those of `MapLayer`; tokens
     need no size, and class tokens are tokens like others.
 
@@ -128,7 +128,7 @@ class KeyOnlyAttention(MapLayer):
 def _masked(
     logits: Float[Tensor, "B N h"], padding: Bool[Tensor, "B *grid"] | None
 ) -> Float[Tensor, "B N h"]:
-    """Nobody looks where no image is; an image of nothing else is looked at evenly."""
+    """Padding gets no weight; where everything is padding, the weights are equal."""
     if padding is None:
         return logits
     return logits.masked_fill(padding.flatten(1)[..., None], nothing(logits))

@@ -1,4 +1,4 @@
-"""Norms as numbers: what BatchNorm and LayerNorm do, for those who do it in their stead."""
+"""The numbers behind BatchNorm and LayerNorm, for kernels that compute them."""
 
 from typing import TypeGuard, cast
 
@@ -21,7 +21,7 @@ def scale_and_shift(
 
 
 def is_scale_and_shift(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> bool:
-    """Whether that is all it does now: in eval mode, with statistics and parameters of its own."""
+    """Whether the norm is a fixed scale and shift: in eval mode, with running statistics."""
     if isinstance(norm, FrozenBatchNorm2d):
         return True
     there = (norm.weight, norm.bias, norm.running_mean, norm.running_var)

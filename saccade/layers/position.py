@@ -31,7 +31,7 @@ class RPCPE(MapLayer):
     own = "NCHW"
     takes_prefix = True
 
-    whole = True  # its parts are read more often than called: where models are split, it is not
+    whole = True  # sharding must not split it: its parts' parameters are read without calling them
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class RPCPE(MapLayer):
 
     @torch.no_grad()
     def fuse(self) -> "RPCPE":
-        """Replace the branches by their one 3x3, for good. In eval mode only; harmless twice."""
+        """Replace the branches by the merged 3x3 for good. In eval mode only; may be repeated."""
         if self.training:
             raise RuntimeError("RPCPE.fuse: BatchNorm statistics still move; call eval() first")
         if self.fused is None:
@@ -87,7 +87,7 @@ class RPCPE(MapLayer):
         return self
 
     def one(self, x: Float[Tensor, "B *map"]) -> Kernel3x3 | None:
-        """The one 3x3 that runs now on such a map, if it is the same for all maps.
+        """The merged 3x3 for such a map, if it is the same for all maps.
 
         None while BatchNorm gathers statistics, or where a part must be called as a module.
         """
@@ -142,7 +142,7 @@ class AbsolutePosition(nn.Module):
         nn.init.trunc_normal_(self.table, std=0.02)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        # At its own size the table comes out as it is: no branch, which exporters would dislike.
+        # At its own size resizing changes nothing; a branch here would hinder exporters.
         table = self.table.to(wide(self.table.dtype))  # torch resizes no bfloat16 on CPU
         table = F.interpolate(table, size=x.shape[2:], mode="bicubic", antialias=True)
         return x + table.to(self.table.dtype)

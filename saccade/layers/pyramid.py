@@ -1,10 +1,10 @@
-"""RetinaNet between backbone and boxes: a feature pyramid, and heads that run over all its levels.
+"""RetinaNet's feature pyramid, and its heads, which run over all levels of the pyramid.
 
 Both come as convolutions and as SASA's surgery of them (appendix A.3): each 3 x 3 convolution
 becomes stand-alone attention of the same width, k = 7, 8 heads; where it was strided, the mean of
 each 2 x 2 pixels follows; and a head ends in a pointwise convolution, which mixes the attention
-heads that nothing mixes otherwise. Beyond a map's edge there is nothing (`border="mask"`), as in
-SASA's backbones; with "zero", places there take a share of every softmax.
+heads. Places beyond a map's edge are left out of the softmax (`border="mask"`), as in SASA's
+backbones; with "zero", they get a share of every softmax.
 
 New layers are drawn as RetinaNet draws them, or all by Xavier (LinGlo, section 4.2). Queries and
 keys of attention are drawn from N(0, 0.01) either way. What they see are sums of a backbone's maps
@@ -61,7 +61,7 @@ def _check(where: str, kind: str, init: str, border: str) -> None:
 
 
 def draw(module: nn.Module, how: Callable[[Tensor], Tensor] | None) -> None:
-    """Convolutions, biases zero, and the values of attention, if at all; queries and keys small."""
+    """Draw the weights of a module's convolutions and attention layers, with zero biases."""
     if isinstance(module, StandAloneAttention):
         for conv in (module.query, module.key):
             if not module.locality:
@@ -75,14 +75,14 @@ def draw(module: nn.Module, how: Callable[[Tensor], Tensor] | None) -> None:
 
 
 def top_down(maps: list[Tensor]) -> list[Tensor]:
-    """To each map, finest first, the sum of all coarser ones, each of its pixels repeated."""
+    """Add to each map, finest first, all coarser ones, enlarged by repeating pixels."""
     for i in reversed(range(len(maps) - 1)):
         maps[i] = maps[i] + F.interpolate(maps[i + 1], size=maps[i].shape[2:], mode="nearest")
     return maps
 
 
 class FeaturePyramid(nn.Module):
-    """Maps of a backbone, finest first, to maps of one width: theirs, and two coarser ones.
+    """From a backbone's maps, finest first, to maps of one width: those levels, and two coarser.
 
     With maps C3 to C5 at strides 8, 16, 32 it gives P3 to P7, at strides 8 to 128.
 
@@ -138,7 +138,7 @@ class FeaturePyramid(nn.Module):
 
 
 class DenseHead(nn.Module):
-    """The same few layers over every level of a pyramid; only BatchNorm knows the level.
+    """The same few layers for every level of a pyramid; only BatchNorm is separate for each level.
 
     out    channels a pixel: anchors x classes, or anchors x 4
     norm   BatchNorm after every layer but the last, one for each level; else the layer's own bias

@@ -1,4 +1,4 @@
-"""Learned-query attention (QnA): layers that keep, lower and raise the resolution.
+"""Learned-query attention (QnA): layers that keep, reduce and increase the resolution.
 
     s = x (q Wk^T) / sqrt(d)                 q: L learned queries, unit length per head
     P = softmax of s + r over each window    r: one bias per query, head and place
@@ -37,17 +37,17 @@ from saccade.ops.precision import no_autocast, nothing, wide
 
 @readable
 class LearnedQueryAttention(MapLayer):
-    """Weigh the pixels of every window by what they hold, asked by a few learned queries.
+    """Attend to the pixels of every window by a few learned queries.
 
     The map goes from H x W to ceil(H / stride) x ceil(W / stride), unless `padding` says otherwise.
 
-    width      of queries, keys and values together; out_dim, of what comes out: both `dim` if
-               nothing is said
+    width      of queries, keys and values, all heads together; out_dim, of the result; both are
+               `dim` if None
     bias       on keys, values and output (on keys it changes nothing, but released weights have it)
     padding    places beyond the border that windows reach into; (window - 1) / 2 keeps them centred
     normalize  queries to unit length, per head
     scale      Ws, which weighs the softmax place by place
-    backend    how it is computed, never what: "auto", or a form of `saccade.ops.qna.aggregate`
+    backend    the form of the computation: "auto", or one of `saccade.ops.qna.aggregate`
     layout     "NCHW", "NHWC" or "tokens"; None: as here, B H W C (`size`, `prefix`: `MapLayer`)
 
     A token before the map's (a class token) gathers the whole map by the same queries.
@@ -120,7 +120,7 @@ class LearnedQueryAttention(MapLayer):
         return matrix.to(self.key.weight.dtype), bias
 
     def scores(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W L h"]:
-        """How well each pixel answers each query: x (q Wk^T), without keys where `key` is plain."""
+        """The logit of each pixel for each query: x (q Wk^T), without keys where `key` is plain."""
         if untouched(x, self.key):
             s = F.linear(x, *self.score_map(x))
             return s.unflatten(-1, (self.queries, self.heads))
@@ -133,7 +133,7 @@ class LearnedQueryAttention(MapLayer):
     def weights(
         self, x: Float[Tensor, "B H W C"], padding: Bool[Tensor, "B H W"] | None = None
     ) -> Float[Tensor, "B Ho Wo L h k k"]:
-        """What each query takes from each place of each window, before Ws. `view` draws this."""
+        """The softmax of each query over each window, before Ws. `view` draws this."""
         s = self.scores(x)
         if padding is not None:
             s = s.masked_fill(padding[..., None, None], nothing(s))
@@ -183,7 +183,7 @@ class LearnedQueryAttention(MapLayer):
         self, head: Float[Tensor, "B p C"], x: Float[Tensor, "B H W C"],
         padding: Bool[Tensor, "B H W"] | None,
     ) -> Float[Tensor, "B p D"]:  # fmt: skip
-        """One answer for all of them: the mean of what each query gathers of the whole map."""
+        """One result for all prefix tokens: each query's attention over the whole map, averaged."""
         s = self.scores(x).flatten(1, 2)  # B N L h
         if padding is not None:
             s = s.masked_fill(padding.flatten(1)[..., None, None], nothing(s))
@@ -234,10 +234,10 @@ class LearnedQueryAttention(MapLayer):
 
 
 class LearnedQueryUpsampling(LearnedQueryAttention):
-    """Raise the resolution by `factor`: one query for each of the factor^2 pixels it makes of one.
+    """Increase the resolution by `factor`: one query for each of a pixel's factor^2 new pixels.
 
-    Eq. 4-5: the answers are not summed, there is no Ws, and query l = factor i + j makes the pixel
-    in row i, column j of each block.
+    Eq. 4-5: the queries' results are not summed, there is no Ws, and query l = factor i + j gives
+    the pixel in row i, column j of each block.
     """
 
     takes_prefix = False
@@ -291,8 +291,8 @@ class QnAFeedForward(FeedForward):
 class QnADown(nn.Module):
     """Halve the map and double its width: skip(x) + mix(norm x), then x + ffn(norm x).
 
-    The skip is a strided 1x1 convolution, and drop path acts on the second half alone: without
-    `mix`, a map would reach the next stage as every fourth of its pixels. NCHW in and out.
+    The skip is a strided 1x1 convolution. Drop path acts on the second half only: without `mix`,
+    the next stage would get only every fourth pixel. NCHW in and out.
     """
 
     def __init__(self, dim: int, heads: int, window: int, queries: int, drop_path: float = 0.0):

@@ -1,13 +1,13 @@
-"""Calls of kernels that a layer makes ready once, for inference, and uses until anything changes.
+"""Prepared kernel calls of layers for inference, which are used until anything changes.
 
     y = residual(x, norm, layer, drop)          x + drop(layer(norm(x)))
     y = normed(x, norm)                         norm(x), of the channels of a map
     y = whole(x, layer, make)                   layer.steps(x)
 
-Where no gradient is asked and nobody watches (no hook, tracer, transform, counter or autocast) it
-is one call of a kernel with pointers that were written down before. `Watch` decides whether they
-still hold: it compares every module, attribute and tensor of the parts with what they were, which
-takes a few microseconds. Anything that differs, and the modules are called like any other.
+Without gradients, hooks, tracers, transforms, counters and autocast, each of these is one call of a
+kernel with pointers that were prepared before. `Watch` checks whether they are still valid: it
+compares every module, attribute and tensor with what it was, which takes a few microseconds. If
+anything differs, the modules are called as usual.
 
 In a graph that is made for inference, `residual` is an operator (`saccade.ops.residual`).
 """
@@ -36,7 +36,7 @@ def _methods(kind: type[nn.Module]) -> list[Any]:
 
 
 class Watch:
-    """Whether modules are what they were: their classes, attributes, hooks, parts, tensors."""
+    """Detects changes of modules: of their classes, attributes, hooks, parts, tensors."""
 
     def __init__(self, *roots: nn.Module):
         self.roots = roots
@@ -89,9 +89,9 @@ class Watch:
 
 
 class Ready:
-    """A call, and the watch over the modules that it stands for; the layer holds it.
+    """A prepared call and the watch over its modules, held by the layer.
 
-    To a copy of the layer, or to one that was saved, nothing is ready.
+    Copies of the layer and saved layers have none.
     """
 
     def __init__(self, call: Any, watch: Watch):
@@ -110,7 +110,7 @@ class Ready:
 def residual(
     x: Float[Tensor, "B H W C"], norm: nn.Module, layer: Any, drop: nn.Module
 ) -> Float[Tensor, "B H W C"]:
-    """x + drop(layer(norm(x))); at once where the layer knows how (`ready_after`)."""
+    """x + drop(layer(norm(x))); in one call where the layer can (`ready_after`)."""
     if unwatched(x) and x.is_contiguous():
         ready = layer.__dict__.get("_ready")
         if ready is None or not ready.watch.holds(layer, norm, drop):
@@ -128,7 +128,7 @@ def residual(
 
 
 def normed(x: Float[Tensor, "B C H W"], norm: nn.Module) -> Float[Tensor, "B C H W"]:
-    """norm(x); at once if it is a LayerNorm of every pixel's channels."""
+    """norm(x); in one call if it is a LayerNorm of every pixel's channels."""
     y = _by_pixels(x, norm, _make_norm)
     if y is not None:
         return y
@@ -138,7 +138,7 @@ def normed(x: Float[Tensor, "B C H W"], norm: nn.Module) -> Float[Tensor, "B C H
 def whole(
     x: Float[Tensor, "B C H W"], layer: Any, make: Callable[[Tensor, Any], Any]
 ) -> Float[Tensor, "B D h w"]:
-    """layer.steps(x); at once where `make` (pixels, layer) knows a call that does it all."""
+    """layer.steps(x); in one call where `make` (pixels, layer) gives one."""
     y = _by_pixels(x, layer, make)
     if y is not None:
         return y
@@ -152,7 +152,7 @@ def _called(x: Tensor, layer: nn.Module) -> Tensor:
 def _by_pixels(
     x: Float[Tensor, "B C H W"], layer: nn.Module, make: Callable[[Tensor, Any], Any]
 ) -> Float[Tensor, "B D h w"] | None:
-    """What the layer's call gives of a map that lies B H W C; None where there is none."""
+    """The result of the layer's prepared call on a map in B H W C memory; None without one."""
     if not unwatched(x):
         return None
     pixels = x.permute(0, 2, 3, 1)
@@ -169,8 +169,8 @@ def _by_pixels(
 def _node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.Module) -> Any:
     """One node, function(x, *modules), in the graph of an extractor of features.
 
-    There, whole models must give the same bits with the graph and without. The nodes of y stay,
-    for those who ask for a part's output; extractors drop what nobody asks for. Others get y.
+    Whole models must give the same bits with such a graph and without. The nodes of y stay, so that
+    a part's output can be extracted; extractors drop unused nodes. Outside of extractors it is y.
     """
     tracer = x.tracer
     if not isinstance(tracer, NodePathTracer):
@@ -180,7 +180,7 @@ def _node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.M
 
 
 def _prepare(layer: nn.Module, make: Callable[[], Any], *others: nn.Module) -> Ready | None:
-    """Make a call ready and keep it; None where modules must be called."""
+    """Prepare a call and store it; None where modules must be called."""
     layer.__dict__["_ready"] = None
     call = make()
     if call is None:
@@ -213,7 +213,7 @@ def in_graph(x: Tensor) -> bool:
 
 
 def unwatched(x: Tensor) -> bool:
-    """Whether a kernel may be called on x behind everybody's back: nobody would notice."""
+    """Whether a kernel may replace the modules on x: no gradient, hook or tracer would notice."""
     return unseen(x) and x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
 
 

@@ -1,4 +1,4 @@
-"""Stand-alone self-attention (SASA, eq. 3) as a layer that stands where a convolution stood.
+"""Stand-alone self-attention (SASA, eq. 3) as a layer that can replace a convolution.
 
     q = Wq x,  k = Wk x,  v = Wv x                    d_in x d_out each, no bias
     y_ij = sum over the k x k window of  softmax(q_ij . k_ab + q_ij . r_{a-i,b-j})  v_ab
@@ -36,8 +36,8 @@ class StandAloneAttention(MapLayer):
     position  "relative", "absolute" (sinusoids added to the input) or "none" (Table 5)
     shared    one table of relative positions for all heads, or one for each
     scale     divide the logits by sqrt(d), which the paper does not
-    backend   how it is computed, never what: a form of `saccade.ops.sasa.local_attention`, or the
-              best at hand ("auto")
+    backend   the form of the computation: one of `saccade.ops.sasa.local_attention`, or the best
+              available ("auto")
     layout    "NCHW", "NHWC" or "tokens"; None: as here, B C H W (`size`: `MapLayer`)
 
     Beyond the paper, by `saccade.ops.neighbourhood`:
@@ -191,7 +191,7 @@ class StandAloneAttention(MapLayer):
 
     @property
     def of_paper(self) -> bool:
-        """Whether the window is as in the paper, which is what its kernels know."""
+        """Whether the window is as in the paper; the paper's kernels compute only such windows."""
         plain = self.table is None and self.dilation == 1 and not self.causal
         return plain and isinstance(self.window, int)
 
@@ -226,7 +226,7 @@ class StandAloneAttention(MapLayer):
         return q, k, v
 
     def _rest(self, padding: Bool[Tensor, "B H W"] | None, like: Tensor) -> tuple[Any, ...]:
-        """What `saccade.ops.neighbourhood` wants beside q, k and v."""
+        """The arguments of `saccade.ops.neighbourhood` beside q, k and v."""
         seen = None if padding is None else (~padding).to(like.dtype)
         height, width = (self.window,) * 2 if isinstance(self.window, int) else self.window
         tables = self.row, self.col, self.table, seen
@@ -238,7 +238,7 @@ class StandAloneAttention(MapLayer):
         at: Sequence[tuple[int, int]] | None = None,
         padding: Bool[Tensor, "B H W"] | None = None,
     ) -> Float[Tensor, "B h n kh kw"]:
-        """What pixels (row, column) take from their windows; all pixels in reading order if None.
+        """The weights of pixels (row, column) over their windows; of all pixels in order if None.
 
         Before any stride, so (row, column) are those of `x`.
         """
@@ -264,7 +264,7 @@ class StandAloneAttention(MapLayer):
 
 
 def halve(x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
-    """The mean of each 2 x 2 pixels; of those that exist, at an odd end."""
+    """The mean of each 2 x 2 pixels; at an odd end, of those that exist."""
     if torch.compiler.is_exporting():  # a mode of ceilings would ask for the size's parity
         return F.avg_pool2d(F.pad(x, (0, 1, 0, 1), mode="replicate"), 2)
     return F.avg_pool2d(x, 2, 2, ceil_mode=True, count_include_pad=False)

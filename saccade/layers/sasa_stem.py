@@ -1,7 +1,7 @@
 """The first layers of SASA's networks: image to map, at a quarter of the resolution.
 
 The attention stem (appendix A.1) attends inside each block of 4 x 4 pixels, norms, and takes the
-maximum over each block. Values know their place in the block, as the taps of a convolution do:
+maximum over each block. Values depend on their place in the block, as in a convolution:
 
     v_ab = sum over m of  p(a, b, m) Wv^m x_ab                                       (8)
     p(a, b, m) = softmax over m of  (emb_row(a) + emb_col(b)) . nu^m                 (9)

@@ -1,4 +1,4 @@
-"""Panoptic-FPN's semantic branch: a backbone's maps become one, a quarter of the image's size.
+"""Panoptic-FPN's semantic branch: merge a backbone's maps into one at stride 4.
 
     L_i = 1x1 conv of C_i                              every map at one width
     M_i = L_i + M_i+1, each of its pixels twice        from the coarsest down
@@ -9,8 +9,8 @@
 
 All of them are drawn by Xavier, biases zero (LinGlo, section 4.3).
 
-Maps are ceil(size / stride), so twice a map may be one row or column too many: it is cut off, and
-every pixel stays where it was.
+Maps are ceil(size / stride), so that twice a map may have one row or column too many, which is cut
+off.
 """
 
 import math
@@ -31,7 +31,7 @@ STRIDE = 4  # of the sum
 def raised(
     x: Float[Tensor, "B C h w"], times: int, size: Sequence[int]
 ) -> Float[Tensor, "B C H W"]:
-    """Bilinear, each pixel to times x times of them, cut to `size`; nothing is moved."""
+    """Enlarge bilinearly by `times` a side and cut to `size`, without a shift."""
     x = F.interpolate(x, scale_factor=times, mode="bilinear", align_corners=False)
     return begun(x, size)
 
@@ -45,7 +45,7 @@ def begun(x: Float[Tensor, "B C h w"], size: Sequence[int]) -> Float[Tensor, "B 
 
 
 class TopDown(nn.Module):
-    """Maps of a backbone, finest first, to as many of one width that know what the coarser saw."""
+    """From a backbone's maps, finest first, to maps of one width with the coarser ones added."""
 
     def __init__(self, widths: Sequence[int], dim: int = 256):
         super().__init__()
@@ -63,7 +63,7 @@ class TopDown(nn.Module):
 
 
 class Tower(nn.Module):
-    """One level brought to stride 4: a convolution for each doubling, and at least one."""
+    """Enlarge one level to stride 4: a convolution for each doubling, and at least one."""
 
     def __init__(self, dim: int, inner: int, stride: int):
         super().__init__()
@@ -96,7 +96,7 @@ class Tower(nn.Module):
 
 
 class SemanticBranch(nn.Module):
-    """Maps of a backbone, finest first, to the logits of every fourth pixel each way."""
+    """From a backbone's maps, finest first, to logits at stride 4."""
 
     def __init__(
         self,

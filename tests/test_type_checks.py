@@ -1,0 +1,54 @@
+"""The checks of types and shapes that every test runs with."""
+
+import pytest
+import torch
+from beartype.roar import BeartypeCallHintViolation
+from jaxtyping import Float, TypeCheckError
+
+from saccade.engine.run import Run
+from saccade.layers import KeyOnlyAttention
+from saccade.recipes.recipe import Loop
+from saccade.tasks.figures import formatted
+from tests import type_checks
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong"),
+    [
+        (lambda: formatted("loss", "1.5"), "value"),
+        (lambda: Run.open(3), "folder"),
+        (lambda: Loop(batch="8"), "batch"),
+        (lambda: KeyOnlyAttention(8, 2).weights([1.0]), "x"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(call, wrong):
+    with pytest.raises((BeartypeCallHintViolation, TypeCheckError)) as refused:
+        call()
+    assert wrong in str(refused.value)
+
+
+def test_a_tensor_of_another_shape_is_refused():
+    from saccade.tasks.fidelity import psnr
+
+    with pytest.raises(TypeCheckError):
+        psnr(torch.zeros(2, 3, 8), torch.zeros(2, 3, 8))
+
+
+def test_results_are_checked_too(monkeypatch):
+    from saccade.tasks import figures
+
+    monkeypatch.setattr(figures, "FIGURES", {"loss": 3})
+    with pytest.raises(BeartypeCallHintViolation, match="return"):
+        figures.figure("loss")
+
+
+def test_functions_keep_their_names_and_their_code():
+    assert formatted.__module__ == "saccade.tasks.figures"
+    assert formatted.__wrapped__.__code__.co_name == "formatted"
+
+
+def test_only_arrays_need_the_shapes():
+    array = Float[torch.Tensor, "B C"]
+    named = [array, list[array], array | None, dict[str, tuple[array, ...]], "Float[Tensor, 'B']"]
+    assert all(map(type_checks.names_arrays, named))
+    assert not any(map(type_checks.names_arrays, [int, list[str], torch.Tensor, str | None]))
