@@ -2,8 +2,7 @@
 
 import pytest
 import torch
-from beartype.roar import BeartypeCallHintViolation
-from jaxtyping import Float, TypeCheckError
+from jaxtyping import Float
 
 from saccade.engine.run import Run
 from saccade.layers import KeyOnlyAttention
@@ -22,7 +21,7 @@ from tests import type_checks
     ],
 )
 def test_a_value_of_another_type_is_refused(call, wrong):
-    with pytest.raises((BeartypeCallHintViolation, TypeCheckError)) as refused:
+    with pytest.raises(TypeError) as refused:
         call()
     assert wrong in str(refused.value)
 
@@ -30,7 +29,7 @@ def test_a_value_of_another_type_is_refused(call, wrong):
 def test_a_tensor_of_another_shape_is_refused():
     from saccade.tasks.fidelity import psnr
 
-    with pytest.raises(TypeCheckError):
+    with pytest.raises(TypeError, match="Float"):
         psnr(torch.zeros(2, 3, 8), torch.zeros(2, 3, 8))
 
 
@@ -38,7 +37,7 @@ def test_results_are_checked_too(monkeypatch):
     from saccade.tasks import figures
 
     monkeypatch.setattr(figures, "FIGURES", {"loss": 3})
-    with pytest.raises(BeartypeCallHintViolation, match="return"):
+    with pytest.raises(TypeError, match="return"):
         figures.figure("loss")
 
 

@@ -117,12 +117,13 @@ def _draw(searched: Any, target: Path, classes: list[str], save_txt: bool, crops
     from saccade.data.picture import rgb
     from saccade.draw.boxes import drawn
     from saccade.files import writing
+    from saccade.infer.batches import COMPRESSION
     from saccade.infer.objects import write_crops, write_labels
 
     photo = rgb(searched.path, str(searched.path))
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        drawn(photo, searched.boxes, classes).save(target)
+        drawn(photo, searched.boxes, classes).save(target, compress_level=COMPRESSION)
     out, name, boxes = target.parent, target.stem, searched.boxes
     if save_txt:
         write_labels(out / "labels", name, boxes, photo.size)

@@ -23,6 +23,8 @@ from saccade.engine.distributed import Group
 from saccade.recipes.recipe import Data
 
 THREADS = 2  # that draw and write results while the model computes
+# Of PNGs: a third of the time that Pillow's usual level takes, for 7% more bytes of a photograph.
+COMPRESSION = 2
 
 
 class Answer(NamedTuple):

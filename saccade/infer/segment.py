@@ -19,7 +19,7 @@ from saccade.draw.masks import overlay
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
 from saccade.files import writing
-from saccade.infer.batches import Answer, in_background, predictions
+from saccade.infer.batches import COMPRESSION, Answer, in_background, predictions
 from saccade.infer.files import free, paths_of
 
 BATCH = 4
@@ -114,7 +114,8 @@ def _written(
     overlaid, mask = (out.with_name(f"{out.name}_{kind}.png") for kind in ("overlay", "mask"))
     result = Segmented(overlaid, mask, shares, (size[0], size[1]))
     with writing(result.overlay):
-        overlay(photo, labels, list(task.classes)).save(result.overlay)
+        sheet = overlay(photo, labels, list(task.classes))
+        sheet.save(result.overlay, compress_level=COMPRESSION)
     with writing(result.mask):
         ids(labels, task.ids).save(result.mask)
     return result
