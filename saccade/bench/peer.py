@@ -1,4 +1,4 @@
-"""What can be measured beside each other: a function or module, and what it is called with."""
+"""One candidate of a comparison: a function or module, and the arguments of its call."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What a comparison says: a table for the terminal, JSON lines to keep, bars to show."""
+"""Show a comparison: as a table in the terminal, as JSON lines, and as a bar chart."""
 
 import json
 import math

@@ -26,7 +26,7 @@ TOPICS: dict[str, dict[str, Command]] = {
         "paper": Command("paper:paper", "a paper's numbers beside the code's", "paper qna"),
         "view": Command("see:view", "where a model looks in a picture", "view cat.jpg"),
         "serve": Command("serve:serve", "the same on a page in your browser", "serve"),
-        "tour": Command("look:tour", "a first minute", "tour"),
+        "tour": Command("look:tour", "show, paper and view in turn", "tour"),
     },
     "train": {
         "recipes": Command("learn:recipes", "ways to train, or one in full", "recipes quick"),
@@ -38,9 +38,9 @@ TOPICS: dict[str, dict[str, Command]] = {
     },
     "use": {
         "predict": Command("predict:predict", "name what is in pictures", "predict photos/"),
-        "detect": Command("detect:detect", "find things: boxes", "detect photos/"),
-        "segment": Command("segment:segment", "what is where: masks", "segment photos/"),
-        "upscale": Command("upscale:upscale", "more pixels: sharp and large", "upscale photos/"),
+        "detect": Command("detect:detect", "find objects: boxes", "detect photos/"),
+        "segment": Command("segment:segment", "class every pixel: masks", "segment photos/"),
+        "upscale": Command("upscale:upscale", "enlarge pictures", "upscale photos/"),
     },
     "ship": {
         "export": Command("ship:export", "ONNX, torch program, or the hub", "export runs/quick"),

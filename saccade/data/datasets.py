@@ -1,4 +1,4 @@
-"""From a path to a training and a validation set.
+"""Find and read the training and validation set at a path, in any supported layout.
 
     FOLDER/train/CLASS/*.jpg, FOLDER/val/CLASS/*.jpg     or FOLDER/CLASS/*.jpg, part of it held out
     FOLDER/train-*.tar, FOLDER/val-*.tar                 members KEY.jpg and KEY.cls (webdataset)

@@ -1,4 +1,4 @@
-"""A Hugging Face dataset on disk, as `save_to_disk` writes it (needs the package `datasets`)."""
+"""Read a Hugging Face dataset on disk, as `save_to_disk` writes it (needs `datasets`)."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Split checkpoints of earlier versions: folders of torch.distributed.checkpoint.
+"""Read split checkpoints of earlier versions: folders of torch.distributed.checkpoint.
 
     .metadata       a pickle that says which tensor lies where; read as data (`models.pickled`)
     __0_0.distcp    parts of tensors and plain values, each a small file of torch.save

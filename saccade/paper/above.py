@@ -1,6 +1,6 @@
-"""What a recipe builds above a backbone, measured: how it is drawn, and what SASA's surgery made.
+"""Measure the layers that a recipe builds on a backbone: their initial weights and SASA's surgery.
 
-The network stands on a small backbone here; pyramid and heads are those of the recipe.
+The backbone is a small one here; pyramid and heads are those of the recipe.
 """
 
 import math

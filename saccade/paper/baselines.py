@@ -1,4 +1,4 @@
-"""Other people's networks in LinGlo's tables: rows as claims, counted where a package has them.
+"""The other networks in LinGlo's tables: rows as claims, counted where a package has the network.
 
 In Table 2, networks are counted whole. Under RetinaNet and SemanticFPN the parameters of pyramid
 and heads, which follow from the maps' widths, are added to the backbone's, which are counted as the

@@ -1,4 +1,4 @@
-"""What a paper prints, kept as printed, so that a test can hold the code to it.
+"""One number that a paper prints, as a string, so that a test can compare the code with it.
 
 A `Claim` is one cell of one table. "18.0M" carries its own precision: it holds when the measured
 number, rounded to as many digits, prints the same.

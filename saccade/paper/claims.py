@@ -1,7 +1,7 @@
-"""All that a paper prints, in rows, each with what measures it.
+"""All claims of a paper in rows, each with the function that measures it.
 
-`measured.json` beside this keeps the measurements, so that `saccade paper` need not repeat them;
-tests hold the file to the code. `python -m saccade.paper.claims` writes it anew, in minutes.
+`measured.json` holds the measurements, so that `saccade paper` need not repeat them; tests compare
+the file with the code. `python -m saccade.paper.claims` writes it again, in minutes.
 """
 
 import json

@@ -7,8 +7,8 @@
                           convolution
     global                the output at the centre has a gradient at every place of the map
 
-The last two are of one layer on a map that is larger than any window, in float64. Deep stacks of
-convolutions see everything, too; the table speaks of what a layer does.
+The last two are measured for one layer on a map that is larger than any window, in float64. (A deep
+stack of convolutions sees the whole image too; the table is about single layers.)
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a recipe does, read off the objects that it builds, to be compared with the paper.
+"""Read a recipe's settings off the objects that it builds, to compare them with the paper.
 
 The rate is sampled over the whole schedule, the decay is that of the optimiser's groups, the
 augmentation is the list of the transform's steps. Models are built on the meta device.
@@ -31,11 +31,11 @@ from saccade.paper import Claim, above
 from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe, change
 
-SOME_STEPS = 20  # after which a moving mean is looked at
+SOME_STEPS = 20  # after which a moving mean is compared
 
 
 class Blank(Images):
-    """A set of any number of images, none of which is ever read."""
+    """A data set with a number of images, none of which is ever read."""
 
     def __init__(self, count: int, classes: int):
         self.labels = np.zeros(count, np.int64)
@@ -190,7 +190,7 @@ def _held_out(live: Live) -> float:
 
 
 def _bn_decay(live: Live) -> float:
-    """By how much of where it was a running mean still is, a step, after some steps of ones."""
+    """The share of its value that a running mean keeps at each step, from some steps of ones."""
     decays = set()
     for norm in live.modules(nn.BatchNorm2d):
         own = nn.BatchNorm2d(1, momentum=norm.momentum)

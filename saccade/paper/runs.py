@@ -1,9 +1,8 @@
-"""What runs reached of the accuracy that a paper claims: top-1, AP or mIoU.
+"""The accuracy that runs reached, for a paper's claims of accuracy: top-1, AP or mIoU.
 
 A claim is answered by finished runs of its variant by the paper's own recipe; a detector's or a
-segmenter's recipe has its name. Such a run is *full* if nothing that decides its result was changed
-and its data has as many classes as the paper's; any other is shown with what is different about it,
-so that nobody takes one for the other.
+segmenter's recipe has its name. Such a run is *full* if no setting that decides its result was
+changed and its data has as many classes as the paper's; others are shown with their differences.
 """
 
 import math

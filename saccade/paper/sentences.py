@@ -1,6 +1,6 @@
-"""Sentences of the papers that follow from printed cells: how much better, and which is best.
+"""Check sentences of the papers against their own tables: how much better, and which is best.
 
-Their numbers are claims like any other; what they are held to is what the same paper prints.
+The numbers in these sentences are claims that follow from other printed cells of the same paper.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a recipe does to whole images, in training and in evaluation."""
+"""Settings of augmentation and preprocessing for whole images."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 @dataclass(frozen=True, kw_only=True)
 class Augment(AugmentSettings):
-    """What happens to a training image, in this order; mixing comes last, over the batch."""
+    """Augmentation of training images, in this order; mixing comes last, over the batch."""
 
     size: int = 224
     scale: tuple[float, float] = (0.08, 1.0)
@@ -99,7 +99,7 @@ class Augment(AugmentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Test(TestSettings):
-    """What happens to an image that is evaluated: resize, and cut the centre."""
+    """Preprocessing of evaluated images: resize, and crop the centre."""
 
     size: int = 224
     crop: float = 0.875

@@ -1,4 +1,4 @@
-"""The image itself: settings. Recipes of it are QnA's (`qna.py`)."""
+"""Settings of auto-encoding; its recipes are QnA's (`qna.py`)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ from saccade.recipes.group import TaskSettings
 
 @dataclass(frozen=True, kw_only=True)
 class AutoEncode(TaskSettings):
-    """Task: the image itself, through a narrow middle, and L1 loss."""
+    """Task: reconstruct the image from a small code, with L1 loss."""
 
     encoder: Literal["conv", "max", "qna"] = "qna"
     """Five down-sampling layers: strided convolution, convolution and maximum, or QnA."""

@@ -1,4 +1,4 @@
-"""What a recipe's numbers may be."""
+"""The allowed ranges of a recipe's numbers."""
 
 import math
 import sys

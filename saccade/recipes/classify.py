@@ -1,4 +1,4 @@
-"""One class an image: settings, and recipes for small sets and machines."""
+"""Settings of classification, and recipes for small data sets and machines."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ class Classify(TaskSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class Distill(Classify):
-    """Task: as `Classify`, and agree with a teacher that sees the same augmented image.
+    """Task: as `Classify`, and agree with a teacher on the same augmented image.
 
     loss = (1 - weight) cross-entropy + weight T^2 KL(teacher / T, student / T)
     """

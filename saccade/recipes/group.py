@@ -1,4 +1,4 @@
-"""The groups of a recipe that each task brings itself: what it trains for, and how images look.
+"""Base classes of the recipe groups that each task defines: its settings and its images'.
 
 A subclass is known by its name from its definition on, so that a recipe on disk can be read again.
 """
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 
 class TaskSettings:
-    """Base of a recipe's `task`: what a run trains for."""
+    """Base of a recipe's `task`: the settings of its loss and network."""
 
     known: ClassVar[dict[str, type]] = {}
 
@@ -23,7 +23,7 @@ class TaskSettings:
 
 
 class AugmentSettings:
-    """Base of a recipe's `augment`: what is done to a training image."""
+    """Base of a recipe's `augment`: the preprocessing of training images."""
 
     known: ClassVar[dict[str, type]] = {}
 
@@ -33,7 +33,7 @@ class AugmentSettings:
 
 
 class TestSettings:
-    """Base of a recipe's `test`: what is done to an evaluated image."""
+    """Base of a recipe's `test`: the preprocessing of evaluated images."""
 
     __test__ = False  # no test of pytest's
     known: ClassVar[dict[str, type]] = {}

@@ -1,4 +1,4 @@
-"""The words a study is declared in.
+"""The classes that declare a study.
 
     Study   a paper: grids, the recipe that all rows share, and seeds
     Grid    a table of the paper: rows that differ in one thing, the first of which is the base
@@ -64,7 +64,7 @@ class Study:
     grids: tuple[Grid, ...]
     seeds: tuple[int, ...] = SEEDS
     figure: str = "top1"
-    """What is compared, larger is better, at the end of the last epoch."""
+    """The figure that is compared, after the last epoch; larger is better."""
 
     def settings(self) -> dict[str, Recipe]:
         """Every setting once, in the order of the grids, with its recipe."""

@@ -1,4 +1,4 @@
-"""What a study's runs came to, as plain values, and how its rows compare.
+"""The results of a study's runs, and the comparison of its rows.
 
 Rows are trained with the same seeds: the same order of images, shifts and mirrors. A row is
 compared with the base row seed by seed:
@@ -71,7 +71,7 @@ class SettingResult:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """All that a study's page is made of."""
+    """The results of all settings of a study."""
 
     figure: str
     data: str

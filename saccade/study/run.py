@@ -1,4 +1,4 @@
-"""Training a study's grid: every setting with every seed, what is done is skipped."""
+"""Train a study's grid: every setting with every seed; finished runs are skipped."""
 
 import platform
 from collections.abc import Callable, Iterable, Iterator

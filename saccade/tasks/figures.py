@@ -1,4 +1,4 @@
-"""How the figures of tasks are written: their names for people, digits and units."""
+"""Labels, units and digits with which a task's figures are written."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""3x3 convolutions to stand-alone self-attention or learned queries (SASA, sections 3 and A.3).
+"""Replace 3x3 convolutions by stand-alone attention or learned queries (SASA, 3 and A.3).
 
 Stride, groups, widths, dilation and whether there is a bias stay; the norm behind stays where it
 is. With a stride, attention runs at full resolution and 2x2 means follow (A.3); QnA strides.

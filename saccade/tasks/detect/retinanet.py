@@ -1,4 +1,4 @@
-"""Boxes by a dense detector.
+"""RetinaNet's losses, and its boxes from logits and offsets.
 
     classes = sum over anchors of focal loss / positives      each image, then their mean
     boxes   = sum over positives of |offset - encode(box)| / positives

@@ -1,4 +1,4 @@
-"""How well predicted regions cover the true ones, counted over all pixels of a set.
+"""Segmentation's metric: IoU and accuracy, counted over all pixels of a data set.
 
     IoU of a class = both / (truth or prediction)      mIoU: the mean over classes that occur
 
