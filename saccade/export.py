@@ -288,7 +288,8 @@ def runner(path: str | Path, threads: int | None = None, trusted: bool = False) 
             f"export: {str(path)!r} is no file of ours; give one that ends in "
             f"{', '.join(ENDINGS.values())}"
         )
-    if not trusted and _sha256(path) not in _written:
+    content = path.read_bytes()  # once, so that what torch.export.load opens is what was compared
+    if not trusted and hashlib.sha256(content).hexdigest() not in _written:
         raise ValueError(
             f"export: {str(path)!r} is a torch program, which may run any code once it is opened; "
             f"if you trust who made it, open it with {OPENED_BY[ending]}, or give trusted=True"
@@ -301,7 +302,7 @@ def runner(path: str | Path, threads: int | None = None, trusted: bool = False) 
                 compiled: Any = aoti_load_package(str(path))
             return _named(compiled, json.loads(compiled.get_metadata()["saccade"])["outputs"])
         extra = {"saccade.json": ""}
-        loaded = torch.export.load(path, extra_files=extra).module()
+        loaded = torch.export.load(io.BytesIO(content), extra_files=extra).module()
         return _named(loaded, json.loads(extra["saccade.json"])["outputs"])
     except Exception as error:  # whatever a damaged archive makes of torch
         raise _unopened(path, error) from error

@@ -1,6 +1,7 @@
 """Files that run elsewhere: the same function at any size, and all that a program must know."""
 
 import copy
+import hashlib
 import json
 import logging
 import shutil
@@ -222,6 +223,19 @@ def test_a_strangers_torch_program_is_not_opened(tmp_path):
     with pytest.raises(ValueError, match="torn or was not written"):
         export.runner(evil, trusted=True)
     assert marker.exists(), "it would have run code"
+
+
+def test_a_program_that_is_exchanged_after_it_was_compared_is_not_opened(tmp_path, monkeypatch):
+    path = export.to_torch(export.Raw(Small()), tmp_path / "ours.pt2", ABOUT)
+    digest = hashlib.sha256
+
+    def slow(content=b""):
+        path.write_bytes(evil_archive(tmp_path / "marker"))
+        return digest(content)
+
+    monkeypatch.setattr(export.hashlib, "sha256", slow)
+    assert export.runner(path)(np.zeros((1, 3, 8, 8), np.float32))["logits"].shape == (1, 2)
+    assert not (tmp_path / "marker").exists()
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):

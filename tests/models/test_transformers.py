@@ -46,3 +46,22 @@ def test_backbones_give_maps():
     x = torch.randn(1, 3, 64, 64)
     maps = backbone(x).feature_maps
     assert [y.shape[1] for y in maps] == list(backbone.channels)
+
+
+@pytest.mark.slow
+def test_backbones_read_our_folders(tmp_path):
+    """Maps of the trained weights; AutoBackbone.from_pretrained itself asks the hub for any name."""
+    from transformers import AutoBackbone, TimmBackbone, TimmBackboneConfig
+
+    torch.manual_seed(0)
+    model = saccade.build("linglo_nano", num_classes=2, **TINY).eval()
+    settings = {"input_size": (3, 64, 64), "crop_pct": 1.0, "interpolation": "bilinear"}
+    name = f"local-dir:{hub.write(model, tmp_path / 'hub', '', settings, classes=['a', 'b'])}"
+    x = torch.randn(1, 3, 64, 64)
+    maps = model.forward_intermediates(x, intermediates_only=True)
+    config = TimmBackboneConfig(backbone=name, out_indices=(0, 1, 2, 3))
+    for backbone in (
+        TimmBackbone.from_pretrained(name, out_indices=(0, 1, 2, 3)),
+        AutoBackbone.from_config(config, pretrained=True),
+    ):
+        torch.testing.assert_close(list(backbone.eval()(x).feature_maps), list(maps))
