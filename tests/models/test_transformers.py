@@ -50,7 +50,7 @@ def test_backbones_give_maps():
 
 @pytest.mark.slow
 def test_backbones_read_our_folders(tmp_path):
-    """Maps of the trained weights; AutoBackbone.from_pretrained itself asks the hub for any name."""
+    """AutoBackbone.from_pretrained itself asks the hub about any name."""
     from transformers import AutoBackbone, TimmBackbone, TimmBackboneConfig
 
     torch.manual_seed(0)
