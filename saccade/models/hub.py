@@ -15,8 +15,8 @@ So does transformers, which takes timm's models as its own (TimmWrapper, TimmBac
     pipeline("image-classification", "FOLDER")
     TimmBackbone.from_pretrained("local-dir:FOLDER", out_indices=(0, 1, 2, 3))
 
-Its AutoBackbone.from_pretrained asks the hub about every name, also of a folder; what reads a folder
-is AutoBackbone.from_config(TimmBackboneConfig(backbone="local-dir:FOLDER"), pretrained=True).
+Its AutoBackbone.from_pretrained asks the hub about every name, also of a folder; a folder is read
+by AutoBackbone.from_config(TimmBackboneConfig(backbone="local-dir:FOLDER"), pretrained=True).
 
 `saccade.load("FOLDER")` reads the same folder, and one that timm wrote alone. Detectors, segmenters
 and auto-encoders are no models of timm: theirs has no config.json, and `saccade.load` reads it.
