@@ -151,6 +151,9 @@ def unwritten(path: Path, error: OSError, cure: str) -> OSError:
         why = "it would be larger than files may be here (ulimit -f)"
     elif error.errno == errno.ELOOP:
         why, cure = "it is a symbolic link", f"remove the link, then {cure.rpartition('then ')[2]}"
+    elif error.errno == errno.ENOENT and not path.parent.exists():
+        why = "its folder is gone"
+        cure = "whoever moved or removed it may put it back, or begin again"
     else:
         why = error.strerror or str(error)
     sentence = OSError(f"could not write {str(path)!r}: {why}; {cure}")

@@ -20,6 +20,15 @@ def test_a_file_is_replaced_and_leaves_nothing_beside_it(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_folder_that_was_removed_is_no_full_disk(tmp_path):
+    for write in (files.append, files.write):
+        with pytest.raises(
+            OSError, match="its folder is gone; whoever moved or removed it"
+        ) as error:
+            write(tmp_path / "run" / "steps.jsonl", "x")
+        assert "room" not in str(error.value)
+
+
 def test_file_and_folder_are_fsynced_in_this_order(tmp_path, monkeypatch):
     acts, replace, sync = [], os.replace, os.fsync
     monkeypatch.setattr(os, "replace", lambda *pair: acts.append("rename") or replace(*pair))

@@ -71,22 +71,23 @@ class RTDetrTask(Detect):
 
     def loss(self, output: dict[str, Any], target: dict[str, Any]) -> Terms:
         boxes = output["boxes"]
+        terms = dict.fromkeys(TERMS.values(), boxes.new_zeros(()))
+        classes = getattr(cast(Any, self.net).detr.model, "denoising_class_embed", None)
+        if self.training and classes is not None:  # in every process, also one that sees no box
+            terms["shaken"] = 0 * classes.weight.sum()
         if not boxes.isfinite().all():  # nothing matches; the loop says what is lost
-            names = (*TERMS.values(), *(("shaken",) if "shaken" in output else ()))
-            return dict.fromkeys(names, output["logits"].sum() + boxes.sum())
+            return dict.fromkeys(terms, output["logits"].sum() + boxes.sum())
         height, width = output["whole"][0].tolist()
         truth = _labels(target, boxes.device, height, width)
         guesses: dict[str, Any] = {
             "logits": output["logits"].float(), "pred_boxes": boxes.float(),
             "auxiliary_outputs": _layers(output["aux_logits"], output["aux_boxes"]),
         }  # fmt: skip
-        terms = dict.fromkeys(TERMS.values(), boxes.new_zeros(()))
         if "shaken" in output:
             guesses["dn_auxiliary_outputs"] = _layers(
                 output["shaken_logits"], output["shaken_boxes"]
             )
             guesses["denoising_meta_values"] = output["shaken"]
-            terms["shaken"] = boxes.new_zeros(())
         for name, value in self.__dict__["criterion"](guesses, truth).items():
             term = next(word for loss, word in TERMS.items() if name.startswith(loss))
             term = "shaken" if "_dn_" in name else term

@@ -46,15 +46,25 @@ def test_losses_are_transformers_own():
     assert mine.net.detr.model.denoising_class_embed.weight.grad.abs().sum() > 0
 
 
-def test_without_shaken_boxes_and_without_any():
+def test_without_shaken_boxes():
     mine = task(denoising=0)
     image, size, target = scene()
     terms = mine.loss(mine(*mine.inputs(image, size, target)), target)
     assert list(terms) == ["classes", "boxes", "overlap"]
+
+
+def test_a_batch_without_boxes_has_the_same_terms_and_gradients():
+    """Processes add up their terms one by one, and wait for every parameter's gradient."""
+    mine = task()
+    image, size, target = scene()
     empty = {"boxes": [target["boxes"][1]] * 2, "labels": [target["labels"][1]] * 2}
-    terms = task().loss(mine(image, size), empty)
-    assert terms["boxes"] == terms["overlap"] == 0
+    terms = mine.loss(mine(*mine.inputs(image, size, empty)), empty)
+    assert list(terms) == ["classes", "boxes", "overlap", "shaken"]
+    assert terms["boxes"] == terms["overlap"] == terms["shaken"] == 0
     assert terms["classes"] > 0
+    sum(terms.values()).backward()
+    resting = {n for n, p in mine.net.named_parameters() if p.grad is None}
+    assert all(n.startswith("detr.model.backbone.model.norms") for n in resting), resting
 
 
 @torch.no_grad()
