@@ -346,15 +346,20 @@ def aligned(images: Images, classes: list[str]) -> Images:
     """The images with labels as numbered in another list of classes, such as a trained model's."""
     if images.classes == classes:
         return images
+    renumbered = np.array(numbers_in(classes, images.classes))[images.labels]
+    return Some(images, np.arange(len(images)), renumbered, classes)
+
+
+def numbers_in(classes: list[str], names: Sequence[str]) -> list[int]:
+    """The number of each name in a model's list of classes; an unknown name is refused."""
     numbers = {name: i for i, name in enumerate(classes)}
-    for name in images.classes:
+    for name in names:
         if name not in numbers:
             raise ValueError(
                 f"class {name!r} is not among the model's {len(classes)} ({_listed(classes)}); "
                 f"did you mean {nearest(name, classes)!r}?"
             )
-    renumbered = np.array([numbers[name] for name in images.classes])[images.labels]
-    return Some(images, np.arange(len(images)), renumbered, classes)
+    return [numbers[name] for name in names]
 
 
 def _ordered(names: set[str]) -> list[str]:

@@ -26,11 +26,10 @@ from jaxtyping import Integer, UInt8
 from PIL import Image
 
 from saccade.data import folder, picture
-from saccade.data.datasets import Splits, in_words, parted
+from saccade.data.datasets import Splits, in_words, numbers_in, parted
 from saccade.data.findings import no_files
 from saccade.data.images import Images, Strings, Unreadable, size_of
 from saccade.recipes.recipe import Data
-from saccade.spelling import nearest
 
 IGNORED = 255
 ADE20K = 150  # classes
@@ -178,15 +177,8 @@ def aligned(images: Masks, classes: list[str]) -> Masks:
     """The images with masks as numbered in another list of classes, such as a trained model's."""
     if images.classes == classes:
         return images
-    numbers = {name: i for i, name in enumerate(classes)}
-    for name in images.classes:
-        if name not in numbers:
-            raise ValueError(
-                f"class {name!r} is not among the model's {len(classes)}; "
-                f"did you mean {nearest(name, classes)!r}?"
-            )
     to = np.full(IGNORED + 1, IGNORED, np.uint8)
-    to[: len(images.classes)] = [numbers[name] for name in images.classes]
+    to[: len(images.classes)] = numbers_in(classes, images.classes)
     every_one = range(len(images))
     inner = images.some(every_one)
     inner.table, inner.classes, inner.warnings = to[images.table], classes, images.warnings
