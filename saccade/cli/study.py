@@ -10,6 +10,7 @@ from saccade.cli.console import note, say, show, show_json, table
 def study(
     name: Annotated[str, Value("linglo|qna|qna_autoencoders|sasa")] | None = None,
     *,
+    grid: Annotated[str, Value("fig5|table6|...")] | None = None,
     data: Folder | None = None,
     out: Folder = "runs/study",
     seeds: Count | None = None,
@@ -28,10 +29,12 @@ def study(
     Examples:
         saccade study
         saccade study linglo --data cifar10
+        saccade study linglo --grid fig5
         saccade study sasa --seeds 1 --only-report
 
     Args:
         name: the study; all in a table if left out
+        grid: the table or figure of the paper whose rows are trained and shown; all if left out
         data: the images; the study's own set if left out
         out: the runs' folder
         seeds: how many seeds each row is trained with; the study's own number if left out
@@ -41,12 +44,14 @@ def study(
         json: print JSON
     """
     from saccade.study import book, run
+    from saccade.study.grid import slug
     from saccade.study.page import cells, write
 
     if name is None:
         _list(json)
         return
-    one = book.find(name)
+    whole = book.find(name)
+    one = whole.only(grid) if grid else whole
     chosen = data or one.data
     if not chosen:
         raise ValueError(f"study {name}: which images? --data FOLDER")
@@ -60,21 +65,22 @@ def study(
             elsewhere = run.train(
                 one, str(chosen), folder, numbers, watch=watcher(log=False), say=note, device=device
             )
-    result = run.collected(one, str(chosen), folder, numbers)
-    written = write(one, result, folder if pages is None else Path(pages))
+    result = run.collected(whole, str(chosen), folder, numbers)
+    written = write(whole, result, folder if pages is None else Path(pages))
     if json:
         show_json({"study": name, **result.plain(), "files": [str(path) for path in written]})
         return
-    for grid in one.grids:
-        rows = cells(grid, result)
+    for each in one.grids:
+        rows = cells(each, result)
         shape = table(*rows[0], right=tuple(head for head in rows[0] if head != "label"))
         for row in rows:
             shape.add_row(*row.values())
-        say(f"\n{grid.where}: {grid.asks}", "bold")
+        say(f"\n{each.where}: {each.asks}", "bold")
         show(shape)
     for path in elsewhere:
         note(f"left to another process: {path}")
-    for path in written[:1]:
+    drawn = [path for path in written[1:] if grid and path.stem.endswith(f"-{slug(grid)}")]
+    for path in (*written[:1], *drawn):
         say(f"written: {path}")
 
 

@@ -7,7 +7,7 @@
 Rows of several grids that change the same are one training.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from saccade.recipes.recipe import Recipe, change
@@ -71,6 +71,19 @@ class Study:
         return {
             row.key: applied(self.recipe, row.changes) for grid in self.grids for row in grid.rows
         }
+
+    def only(self, where: str) -> "Study":
+        """The study of one grid: "Fig. 5", or "fig5"."""
+        by_slug = {slug(grid.where): grid for grid in self.grids}
+        if slug(where) not in by_slug:
+            known = [grid.where for grid in self.grids]
+            raise ValueError(f"study {self.name}: no grid {where!r}; it has {', '.join(known)}")
+        return replace(self, grids=(by_slug[slug(where)],))
+
+
+def slug(where: str) -> str:
+    """A grid's place in a file's name, and as it is typed: fig5."""
+    return "".join(c for c in where.lower() if c.isalnum())
 
 
 def applied(recipe: Recipe, changes: dict[str, Any]) -> Recipe:

@@ -33,7 +33,7 @@ FIGURE_5 = Grid(
     where="Fig. 5",
     asks="What do convolutions (C) and the hierarchy (H) bring?",
     rows=(
-        _BASE,
+        GridRow("LinGlo", {}),
         GridRow("w/o-C", _WITHOUT_C, order=-1),
         GridRow(
             "w/o-CH",

@@ -6,7 +6,7 @@ from typing import Any
 
 from saccade import files
 from saccade.report.plots import Curve, compare
-from saccade.study.grid import Grid, GridRow, Study
+from saccade.study.grid import Grid, GridRow, Study, slug
 from saccade.study.result import Difference, SettingResult, StudyResult, difference, printed
 from saccade.tasks.figures import formatted, label_of
 
@@ -32,7 +32,7 @@ def write(study: Study, result: StudyResult, folder: Path) -> list[Path]:
             picture = compare(lines, result.figure)
         except ImportError:
             continue
-        name = f"{study.name}-{_slug(grid.where)}.png"
+        name = f"{study.name}-{slug(grid.where)}.png"
         written.append(files.write(folder / name, picture))
         pictures[grid.where] = name
     text = markdown(study, result, pictures)
@@ -151,7 +151,3 @@ def _difference(figure: str, against: Difference | None) -> str:
 def _spread(values: list[float]) -> float:
     mean = sum(values) / len(values)
     return math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - 1, 1))
-
-
-def _slug(where: str) -> str:
-    return "".join(c if c.isalnum() else "" for c in where.lower())
