@@ -31,10 +31,6 @@ from saccade.ops.operator import forced
 _METHODS = attrgetter("forward", "__call__")
 
 
-def _methods(kind: type[nn.Module]) -> list[Any]:
-    return [*_METHODS(kind), *inner(kind)]
-
-
 class Watch:
     """Detects changes of modules: of their classes, attributes, hooks, parts, tensors."""
 
@@ -43,7 +39,9 @@ class Watch:
         self.modules = [module for root in roots for module in root.modules()]
         self.kinds = [*map(type, self.modules)]
         self.distinct: list[Any] = [*{*self.kinds}]
-        self.methods = [*map(_methods, self.distinct)]
+        self.methods = [*map(_METHODS, self.distinct)]
+        self.mapped = [kind for kind in self.distinct if any(inner(kind))]
+        self.inner = [*map(inner, self.mapped)]
         self.dicts: list[dict[str, Any]] = []
         self.places: list[dict[str, Any]] = []
         self.names: list[str] = []
@@ -83,7 +81,8 @@ class Watch:
             and [*map(len, self.dicts)] == self.sizes
             and not any(self.hooks)
             and all(map(is_, map(type, self.modules), self.kinds))
-            and [*map(_methods, self.distinct)] == self.methods
+            and [*map(_METHODS, self.distinct)] == self.methods
+            and [*map(inner, self.mapped)] == self.inner
             and self._memory() == self.memory
         )
 
