@@ -315,7 +315,7 @@ class Training:
 
 def seed(*numbers: int) -> int:
     """One seed made of several numbers; neighbouring numbers give unrelated seeds."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
 def reseed(*numbers: int) -> None:
