@@ -193,6 +193,30 @@ def test_attributes_out_of_bounds_are_refused():
             session(graph).run(None, fed(shapes))
 
 
+@pytest.mark.parametrize(
+    ("kind", "change", "sizes"),
+    [
+        ("FeedForward", {}, {1: (0, 8), 2: (0,), 3: (8, 0), 5: (9, 0), 6: (0,)}),  # nothing hidden
+        ("FeedForward", {}, {3: (0, 16), 4: (0,), 7: (), 8: ()}),
+        ("LearnedQueries", {"padding": 10**9}, {}),
+        ("LearnedQueries", {"padding": 759_250_124}, {}),  # whose map's bytes are zero modulo 2**64
+        ("LearnedQueries", {"padding": 2**62}, {}),
+        ("LearnedQueries", {"stride": 2**32}, {}),
+        ("LearnedQueries", {}, {3: (3, 3, 0, 2), 4: (3, 3, 0, 2), 5: (5, 10)}),
+        ("LearnedQueries", {}, {5: (0, 6), 6: (0,)}),
+        ("BlockAttention", {}, {1: (0, 3), 2: (0, 3), 3: (16, 0, 3), 6: (0,), 7: (0,)}),
+    ],
+)
+def test_sizes_that_no_memory_holds_or_that_are_nothing(kind, change, sizes):
+    """A file from a stranger says them; no kernel may see them."""
+    shapes, attributes = RIGHT[kind]
+    shapes = [sizes.get(i, shape) for i, shape in enumerate(shapes)]
+    graph = of_one_node(kind, shapes, **{**attributes, **change})
+    y, sentence = answer(session(graph), fed(shapes))
+    assert y is None
+    assert "saccade: " in sentence
+
+
 def test_an_empty_batch(tmp_path):
     _, _ = written(export.prepared(saccade.build("linglo_nano")), tmp_path / "net.onnx")
     image = np.zeros((0, 3, 64, 64), np.float32)

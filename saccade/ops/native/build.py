@@ -27,6 +27,7 @@ SOURCES = Path(__file__).parent / "src"
 HEADER_READER = Path(__file__).with_name("header.py")
 NAME = {"darwin": "kernels.dylib", "win32": "kernels.dll"}.get(sys.platform, "kernels.so")
 
+MOST = 2**28  # bytes that are read of a file
 SEAL, DIGEST = "\nsaccade kernels {}\n", 64  # how a library ends: this line, and a digest in hex
 
 # -mtune=generic: tuned for the very machine, GCC's vector code loses 15-20%. No -ffast-math: it
@@ -175,9 +176,12 @@ def sealed(path: Path) -> str:
     if not path.is_file():
         raise DamagedError("it is a folder, not a file" if path.is_dir() else "it is no plain file")
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MOST + 1)
     except OSError as error:
         raise DamagedError(f"it cannot be read ({error.strerror})") from None
+    if len(content) > MOST:
+        raise DamagedError("it is larger than any library of these sources")
     content, digest = content[:-DIGEST], content[-DIGEST:]
     line = content[-len(SEAL.format("0" * 16)) :].decode(errors="replace")
     mark = line[-17:-1]

@@ -214,6 +214,13 @@ def test_a_library_that_others_may_write_is_not_opened(library, tmp_path, monkey
         assert "belongs to another user" in native._search().why
 
 
+def test_a_file_without_end_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "MOST", 1000)
+    (tmp_path / "library").write_bytes(bytes(2000))
+    with pytest.raises(build.DamagedError, match="larger than any library"):
+        build.sealed(tmp_path / "library")
+
+
 def test_the_seal_names_the_sources_and_any_change_breaks_it(tmp_path):
     path = tmp_path / "library"
     path.write_bytes(b"code" * 10)

@@ -128,6 +128,16 @@ struct Tensor {
   }
 };
 
+// Whether there are elements, and no more than kernels can count.
+bool countable(std::initializer_list<int64_t> shape) {
+  int64_t n = 1;
+  for (const int64_t size : shape) {
+    if (size < 1 || n >= MOST / size) return false;
+    n *= size;
+  }
+  return true;
+}
+
 class Context {
  public:
   explicit Context(void* context) : context_(context) {
@@ -315,6 +325,7 @@ struct LocalAttention : Node {
     Tensor y = q;
     y.data = context.output(like);
     if (!q.count()) return nullptr;
+    if (!y.data) return REFUSED;
     Sasa c{FLOAT32, threads, small(d[0]), small(heads), small(d[1] / heads), small(d[2]),
            small(d[3]), small(window), attributes[2] != 0, small(tables), planes(q),
            k.there() ? planes(k) : Map{}, planes(v), row.data, col.data, planes(y)};
@@ -338,18 +349,20 @@ struct LearnedQueries : Node {
     const Tensor mix_bias = context.input(6);
     const int64_t stride = attributes[0], padding = attributes[1];
     if (x.rank != 4 || weight.rank != 2 || rpe.rank != 4 || mix.rank != 2 || stride < 1 ||
-        padding < 0)
+        stride >= MOST || padding < 0 || padding >= rpe.dims[0])
       return SHAPES;
     const int64_t B = x.dims[0], H = x.dims[1], W = x.dims[2], C = x.dims[3], J = weight.dims[0];
     const int64_t k = rpe.dims[0], L = rpe.dims[2], heads = rpe.dims[3];
     const int64_t D = mix.dims[0], V = mix.dims[1];
-    if (heads < 1 || V < 1 || V % heads || J != V + L * heads || !weight.is({J, C}) ||
+    if (heads < 1 || L < 1 || V < 1 || D < 1 || V % heads || J != V + L * heads || !weight.is({J, C}) ||
         !bias.absent_or({J}) || !rpe.is({k, k, L, heads}) || !ws.absent_or({k, k, L, heads}) ||
         !mix_bias.absent_or({D}) || H + 2 * padding < k || W + 2 * padding < k || k < 1)
       return SHAPES;
     const int64_t Ho = (H + 2 * padding - k) / stride + 1, Wo = (W + 2 * padding - k) / stride + 1;
     float* y = context.output({B, Ho, Wo, D});
     if (!x.count()) return nullptr;
+    if (!y || !countable({H, W, J}) || !countable({Ho, Wo, V}) || !countable({B, Ho, Wo, D}))
+      return REFUSED;
     int64_t turn = threads * ENOUGH / (H * W * J);
     turn = turn < 1 ? 1 : turn < B ? turn : B;
     float* vs = room(turn * (H * W * J + Ho * Wo * V));
@@ -401,10 +414,11 @@ struct FeedForward : Node {
     if (!w1.is({J, C}) || !b1.is({J}) || !w2.is({D, J}) || !b2.is({D}) ||
         !taps.absent_or({9, J}) || !shift.absent_or({J}) || taps.there() != shift.there() ||
         !scale.absent_or({C}) || !offset.absent_or({C}) || scale.there() != offset.there() ||
-        (scale.there() && C != D))
+        (scale.there() && C != D) || J < 1 || D < 1)
       return SHAPES;
     float* y = context.output({B, H, W, D});
     if (!x.count()) return nullptr;
+    if (!y || !countable({B, H, W, D})) return REFUSED;
     Feed c{threads, small(B), small(H), small(W), small(C), small(J), small(D),
            attributes[0] != 0, x.data, w1.data, b1.data};
     if (!taps.there()) c.B = 1, c.H = small(B * H * W), c.W = 1;  // no pixel knows its neighbours
@@ -444,6 +458,7 @@ struct KeyOnlyAttention : Node {
       if (!t.is({C})) return SHAPES;
     float* y = context.output({B, x.dims[1], x.dims[2], C});
     if (!x.count()) return nullptr;
+    if (!y) return REFUSED;
     KeyOnly c{threads, small(B), small(N), small(C), small(heads), N + C < 3 * N, x.data,
               scale.data, offset.data, &eps, ask.data, wk.data, bk.data, wv.data, bv.data, p.data,
               q.data, constant.data};
@@ -472,7 +487,7 @@ struct BlockAttention : Node {
     if (x.rank != 4 || wq.rank != 2 || heads < 1) return SHAPES;
     const int64_t B = x.dims[0], C = x.dims[1], H = x.dims[2], W = x.dims[3], D = wq.dims[0];
     const int64_t half = D / heads / 2, table = 2 * BLOCK_SIDE - 1;
-    if (D % heads || !wq.is({D, C}) || !wk.is({D, C}) ||
+    if (D < 1 || D % heads || !wq.is({D, C}) || !wk.is({D, C}) ||
         !wv.is({BLOCK_SIDE * BLOCK_SIDE, D, C}) || !row.absent_or({table, half}) ||
         !col.absent_or({table, half}) || row.there() != col.there() || !scale.absent_or({D}) ||
         !shift.absent_or({D}) || scale.there() != shift.there())
@@ -480,6 +495,7 @@ struct BlockAttention : Node {
     const int64_t side = scale.there() ? BLOCK_SIDE : 1;
     float* y = context.output({B, (H + side - 1) / side, (W + side - 1) / side, D});
     if (!x.count()) return nullptr;
+    if (!y || !countable({B, H, W, D})) return REFUSED;
     const Block c{threads, small(B), small(H), small(W), small(C), small(D), small(heads),
                   attributes[1] != 0, planes(x), wq.data, wk.data, wv.data, row.data, col.data,
                   scale.data, shift.data, y};
