@@ -174,7 +174,7 @@ struct MomentRows {
     for (int x = 0; x < m.c.W; x += PX) {
       Wide sum[PX];
       for (int i = 0; i < PX; i++) sum[i] = each[0];
-      for (int i = PX; i < 2 * PX && x + i < m.c.W; i++)
+      for (int i = 2 * PX; i < 3 * PX && x + i < m.c.W; i++)
         __builtin_prefetch(to + (x + i) * m.column, 1);  // lies far apart, which no processor guesses
       const float* at = tile.at(y - 2) + (x - 2) * WIDE;
       repeat<5>([&](auto a) INLINED {
@@ -191,6 +191,7 @@ struct MomentRows {
         });
         at += tile.pitch;
       });
+      for (int i = 0; i < PX; i++) sum[i] = loaded(sum[i]);  // or GCC puts each off into its branch
       repeat<PX>([&](auto i) INLINED {
         float* place = to + (x + i) * m.column;
         if (x + i < m.c.W) store_wide(place, load_wide(place) + sum[i]);
