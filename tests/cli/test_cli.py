@@ -208,7 +208,7 @@ def test_of_qnas_many_heads_a_few_are_drawn(run, photo, monkeypatch, words, most
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--at", "5,5"], "saliency is of all pixels"),
+        (["--at", "5,5"], "saliency is drawn for all pixels at once"),
         (["--model", "qna_nano", "--kernels", "--at", "5,5"], "kernels are drawn for all pixels"),
         (["--model", "sasa_nano", "--kernels"], "kernels are drawn of qna"),
         (["--model", "sasa_nano", "--at", "five"], "--at is ROW,COLUMN"),

@@ -82,9 +82,9 @@ def test_a_file_with_our_operators(run, untyped, tmp_path):
 def test_the_examples_are_short():
     assert len((EXAMPLES / "onnx_kernels.cpp").read_text().splitlines()) <= 60
     assert len(EXAMPLE.read_text().splitlines()) <= 60
-    for name in ("detect", "segment"):
+    for name, most in {"detect": 110, "segment": 92}.items():  # detectors are of three kinds
         lines = (EXAMPLES / f"{name}_onnx.py").read_text().splitlines()
-        assert sum(map(bool, lines)) <= 92
+        assert sum(map(bool, lines)) <= most
 
 
 def test_pip_brings_the_examples():

@@ -155,4 +155,5 @@ def test_trained_weights_load_for_other_channels_and_classes(tag):
         assert model(torch.randn(1, 1, H, W)).shape == (1, 5)
     features = timm.create_model(tag, pretrained=True, features_only=True).eval()
     with torch.no_grad():
-        assert len(features(torch.randn(1, C, H, W))) == 4
+        maps = features(torch.randn(1, C, H, W))
+    assert [x.shape[1] for x in maps] == list(model.backbone.widths)
