@@ -7,6 +7,7 @@ from torch import nn
 from saccade.data.images import Files
 from saccade.engine import make, session
 from saccade.engine.train import Training
+from saccade.layers.branches import DepthwiseBranch
 from saccade.layers.sasa import StandAloneAttention
 from saccade.recipes import book
 from saccade.recipes.augment import Test
@@ -101,6 +102,20 @@ def test_qna_without_regularisation_drops_no_path(tmp_path, steps):
     assert max(apart) == 0
     fit(shrunk("qna_t", "qna_nano", schedule__epochs=1, model__drop_path=0.5), data, tmp_path / "t")
     assert apart[-1] > 0
+
+
+@pytest.mark.parametrize(("options", "alike"), [({}, True), ({"branch_norm": False}, False)])
+def test_linglo_normalises_the_branches_of_its_positions(options, alike):
+    """3.2: a branch's scale is its norm's alone; seven times its weights are the same network."""
+    recipe = shrunk("linglo_b0", "linglo_nano", model__drop_path=0.0, model__options=options)
+    net = make.model(recipe, 4).train()
+    x = torch.randn(8, 3, 32, 32)
+    with torch.no_grad():
+        before = net(x)
+        for branch in (m for m in net.modules() if isinstance(m, DepthwiseBranch)):
+            branch.conv.weight.mul_(7)
+        gap = (net(x) - before).abs().max()
+    assert (gap < 0.01 * before.std()) == alike
 
 
 @pytest.mark.parametrize("name", ["linglo_b0_semantic_fpn", "linglo_b0_retinanet"])
