@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
-from saccade.recipes.detect import BoxAugment, BoxTest
+from saccade.recipes.detect import DETECT
 from saccade.recipes.group import TaskSettings
-from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule
+from saccade.recipes.recipe import change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +36,12 @@ class MaskRCNN(TaskSettings):
         hold(self, sampled=SOME, score=SHARE, overlap=SHARE, most=SOME)
 
 
-INSTANCES = Recipe(
+INSTANCES = change(
+    DETECT,
     about="""A few hundred pictures with outlined objects, on a laptop's CPU.
     pip install 'saccade[detection]'; saccade train instances --data FOLDER, a COCO set with
     "segmentation". model.start=RUN begins with a backbone that was trained to classify.""",
-    model=Model(name="linglo_nano", drop_path=0.0),
     task=MaskRCNN(dim=64, hidden=256, convs=2, proposals=200, sampled=64),
-    data=Data(holdout=0.2),
-    augment=BoxAugment(short=(128, 144, 160, 176, 192), long=256, jitter=0.2, alike=True),
-    test=BoxTest(short=160, long=256),
-    optim=Optim(name="adamw", lr=1e-3, lr_batch=16, weight_decay=0.05, clip=1.0),
-    schedule=Schedule(epochs=30, warmup=2, end=0.01),
-    loop=Loop(batch=16, ema=0.99, evaluate_every=5),
 )
 
 RECIPES = {"instances": INSTANCES}

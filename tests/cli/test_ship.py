@@ -340,12 +340,8 @@ def test_boxes_without_torch(boxes, photos):
     assert far[2] > 0.9 * W, "in pixels of the picture, not of what the model saw"
 
 
-def test_queries_without_torch(photos, tmp_path):
-    """DETR's outputs as its graph gives them; that it does is for the tests of export."""
-    pytest.importorskip("transformers")
-    settings = Detr(queries=6, dim=16, encoder=1, decoder=1, heads=2, hidden=16, score=0.1)
-    net = detr.build("qna_nano", 3, settings)
-    path = saved(net, tmp_path / "net.safetensors", settings, short=64, long=96)
+def read_without_torch(path, photos, tmp_path, reader, lines=""):
+    """What a function of the example makes of the model's outputs, and what `predict` does."""
     ready, (image, _) = seen(path, photos)
     with torch.no_grad():
         out = ready.task.raw(image)
@@ -353,18 +349,27 @@ def test_queries_without_torch(photos, tmp_path):
     program = (
         "import json, runpy, sys\nimport numpy as np\nsys.modules['torch'] = None\n"
         "example, out = runpy.run_path(sys.argv[1]), np.load(sys.argv[2])\n"
-        "boxes, labels, scores = example['by_queries'](out, json.loads(sys.argv[3]))\n"
+        f"how = json.loads(sys.argv[3])\n{lines}boxes, labels, scores = example{reader}\n"
         "print(json.dumps([boxes.tolist(), labels.tolist(), scores.tolist()]))"
     )
     how = json.dumps(ready.task.decoding())
     _, (shares, labels, scores) = alone("detect", program, tmp_path / "out.npz", how)
-    size = torch.tensor([[64, 81]])
-    (wanted,) = ready.task.predict({**out, "size": size})
+    (wanted,) = ready.task.predict({**out, "size": torch.tensor([[64, 81]])})
     assert labels == wanted.labels.tolist()
-    assert len(labels) > 2
     away = np.array(shares) * (81, 64, 81, 64) - wanted.boxes.numpy()
     assert np.abs(away).max() < 1e-2
     assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3
+    return labels
+
+
+def test_queries_without_torch(photos, tmp_path):
+    """DETR's outputs as its graph gives them; that it does is for the tests of export."""
+    pytest.importorskip("transformers")
+    settings = Detr(queries=6, dim=16, encoder=1, decoder=1, heads=2, hidden=16, score=0.1)
+    net = detr.build("qna_nano", 3, settings)
+    path = saved(net, tmp_path / "net.safetensors", settings, short=64, long=96)
+    labels = read_without_torch(path, photos, tmp_path, "['by_queries'](out, how)")
+    assert len(labels) > 2
 
 
 def test_places_without_torch(photos, tmp_path):
@@ -373,25 +378,9 @@ def test_places_without_torch(photos, tmp_path):
     settings = RTDetr(queries=6, dim=16, decoder=1, heads=2, hidden=16, expand=0.5, most=9)
     net = rtdetr.build("linglo_nano", 3, settings)
     path = saved(net, tmp_path / "net.safetensors", settings, short=64, long=96)
-    ready, (image, _) = seen(path, photos)
-    with torch.no_grad():
-        out = ready.task.raw(image)
-    np.savez(tmp_path / "out.npz", **{key: value.numpy() for key, value in out.items()})
-    program = (
-        "import json, runpy, sys\nimport numpy as np\nsys.modules['torch'] = None\n"
-        "example, out = runpy.run_path(sys.argv[1]), np.load(sys.argv[2])\n"
-        "size = np.float32([81, 64])\n"
-        "boxes, labels, scores = example['by_places'](out, size, json.loads(sys.argv[3]))\n"
-        "print(json.dumps([boxes.tolist(), labels.tolist(), scores.tolist()]))"
-    )
-    how = json.dumps(ready.task.decoding())
-    _, (shares, labels, scores) = alone("detect", program, tmp_path / "out.npz", how)
-    (wanted,) = ready.task.predict({**out, "size": torch.tensor([[64, 81]])})
-    assert labels == wanted.labels.tolist()
+    size = "size = np.float32([81, 64])\n"
+    labels = read_without_torch(path, photos, tmp_path, "['by_places'](out, size, how)", size)
     assert len(labels) == 9
-    away = np.array(shares) * (81, 64, 81, 64) - wanted.boxes.numpy()
-    assert np.abs(away).max() < 1e-2
-    assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3
 
 
 CUT = """
