@@ -189,11 +189,7 @@ def configured(
     in_chans: int = 3,
 ) -> Any:
     """transformers' DetrConfig in our words; nothing is downloaded for it."""
-    if dim % heads or dim % 4:
-        raise ValueError(
-            f"DetrDetector: heads must divide dim, and 4 as well (sine and cosine of x and y), "
-            f"got {dim=} {heads=}"
-        )
+    check_width("DetrDetector", dim, heads)
     house = transformers()
     backbone = house.TimmBackboneConfig(
         backbone=name, use_pretrained_backbone=False, num_channels=in_chans
@@ -220,6 +216,15 @@ def draw(detr: Any) -> None:
         *detr.bbox_predictor.layers,
     ):
         layer.reset_parameters()
+
+
+def check_width(where: str, dim: int, heads: int) -> None:
+    """Refuse a transformer's width that its heads, or the positions of both axes, do not divide."""
+    if dim % heads or dim % 4:
+        raise ValueError(
+            f"{where}: heads must divide dim, and 4 as well (sine and cosine of x and y), "
+            f"got {dim=} {heads=}"
+        )
 
 
 def transformers() -> Any:

@@ -29,7 +29,7 @@ from torch.nn import functional as F
 
 from saccade.models import features
 from saccade.models.detector import DenseNetwork, Maps, split_arguments
-from saccade.models.detr import transformers
+from saccade.models.detr import check_width, transformers
 
 PRIOR = 0.01  # where every score starts, so that rare objects do not drown in the background's loss
 
@@ -248,11 +248,7 @@ def configured(
     box_noise: float = 1.0,
 ) -> Any:
     """transformers' RTDetrConfig in our words; nothing is downloaded for it."""
-    if dim % heads or dim % 4:
-        raise ValueError(
-            f"RTDetrDetector: heads must divide dim, and 4 as well (sine and cosine of x and y), "
-            f"got {dim=} {heads=}"
-        )
+    check_width("RTDetrDetector", dim, heads)
     levels = len(widths)
     return transformers().RTDetrConfig(
         backbone_config=backbone, freeze_backbone_batch_norms=False, num_labels=classes,
