@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from saccade.layers.layout import MapLayer
 from saccade.ops.modes import transformed
-from saccade.ops.precision import nothing
+from saccade.ops.precision import hidden_logit
 
 
 class DotProductAttention(MapLayer):
@@ -85,11 +85,11 @@ def _bias(
     """Masks as a bias of the logits: B 1 1 N for the padding, plus the mask of pairs."""
     bias = None
     if padding is not None:
-        bias = torch.zeros_like(padding, dtype=like.dtype).masked_fill(padding, nothing(like))
+        bias = torch.zeros_like(padding, dtype=like.dtype).masked_fill(padding, hidden_logit(like))
         bias = bias.flatten(1)[:, None, None]
     if pairs is None:
         return bias
     if pairs.dtype == torch.bool:
-        pairs = torch.zeros_like(pairs, dtype=like.dtype).masked_fill(~pairs, nothing(like))
+        pairs = torch.zeros_like(pairs, dtype=like.dtype).masked_fill(~pairs, hidden_logit(like))
     pairs = pairs.to(like.dtype)
     return pairs if bias is None else pairs + bias

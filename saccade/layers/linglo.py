@@ -18,7 +18,7 @@ from saccade.layers.norm import of_channels
 from saccade.layers.untouched import readable, untouched
 from saccade.ops import linglo as ops
 from saccade.ops.native.residual import KeyOnlyResidual, Norm, serves
-from saccade.ops.precision import nothing
+from saccade.ops.precision import hidden_logit
 from saccade.ops.residual import KEY_ONLY_RESIDUAL
 
 
@@ -131,4 +131,4 @@ def _masked(
     """Padding gets no weight; where everything is padding, the weights are equal."""
     if padding is None:
         return logits
-    return logits.masked_fill(padding.flatten(1)[..., None], nothing(logits))
+    return logits.masked_fill(padding.flatten(1)[..., None], hidden_logit(logits))

@@ -32,7 +32,7 @@ from saccade.ops import qna as ops
 from saccade.ops.native.pixels import LearnedQueriesResidual, PixelProduct, ReadyConvolution
 from saccade.ops.native.qna import WIDEST
 from saccade.ops.native.residual import FeedResidual, Norm, dense, serves
-from saccade.ops.precision import no_autocast, nothing, wide
+from saccade.ops.precision import hidden_logit, no_autocast, wide
 
 
 @readable
@@ -136,7 +136,7 @@ class LearnedQueryAttention(MapLayer):
         """The softmax of each query over each window, before Ws. `view` draws this."""
         s = self.scores(x)
         if padding is not None:
-            s = s.masked_fill(padding[..., None, None], nothing(s))
+            s = s.masked_fill(padding[..., None, None], hidden_logit(s))
         return ops.weights(s, self.rpe, self.stride, self.padding)
 
     def value_and_score_map(self, x: Float[Tensor, "B H W C"]) -> tuple[Tensor, Tensor | None]:
@@ -151,7 +151,7 @@ class LearnedQueryAttention(MapLayer):
         tables, options = (self.rpe, self.scale), (self.stride, self.padding, fold, self.backend)
         if padding is not None:  # places without image weigh nothing, and are nothing
             s, v, off = self.scores(x), self.values(x), padding[..., None, None]
-            s, v = s.masked_fill(off, nothing(s)), v.masked_fill(off, 0)
+            s, v = s.masked_fill(off, hidden_logit(s)), v.masked_fill(off, 0)
             return ops.aggregate(s, v, *tables, *options)
         if untouched(x, self.key, self.value) and _like_biased(self.key, self.value):
             return ops.gather(x, *self.value_and_score_map(x), *tables, *options)
@@ -186,7 +186,7 @@ class LearnedQueryAttention(MapLayer):
         """One result for all prefix tokens: each query's attention over the whole map, averaged."""
         s = self.scores(x).flatten(1, 2)  # B N L h
         if padding is not None:
-            s = s.masked_fill(padding.flatten(1)[..., None, None], nothing(s))
+            s = s.masked_fill(padding.flatten(1)[..., None, None], hidden_logit(s))
         p = torch.softmax(s, 1, dtype=wide(s.dtype)).mean(2)
         v = self.values(x).flatten(1, 2)
         z = torch.einsum("bnh,bnhd->bhd", p.to(v.dtype), v).flatten(1)
@@ -220,9 +220,9 @@ class LearnedQueryAttention(MapLayer):
         if not serves(*of_scores, *of_mix, norm.weight, norm.bias) or not all(map(dense, tables)):
             return None
         outputs = value.out_features + self.queries * self.heads
-        nothing = x.new_empty(0, 0, 0, x.shape[3])
+        hidden_logit = x.new_empty(0, 0, 0, x.shape[3])
         project = PixelProduct(
-            outputs, value.in_features, of_scores, lambda: self.value_and_score_map(nothing)
+            outputs, value.in_features, of_scores, lambda: self.value_and_score_map(hidden_logit)
         )
         blend = PixelProduct(
             mix.out_features, mix.in_features, of_mix, lambda: (mix.weight, mix.bias)

@@ -227,9 +227,9 @@ class StandAloneAttention(MapLayer):
 
     def _rest(self, padding: Bool[Tensor, "B H W"] | None, like: Tensor) -> tuple[Any, ...]:
         """The arguments of `saccade.ops.neighbourhood` beside q, k and v."""
-        seen = None if padding is None else (~padding).to(like.dtype)
+        inside = None if padding is None else (~padding).to(like.dtype)
         height, width = (self.window,) * 2 if isinstance(self.window, int) else self.window
-        tables = self.row, self.col, self.table, seen
+        tables = self.row, self.col, self.table, inside
         return *tables, self.heads, height, width, self.dilation, self.causal, self.border
 
     def weights(

@@ -1,4 +1,4 @@
-"""A feed-forward whose position is a sum of normalised branches, while the norms look at the batch.
+"""LinGlo's feed-forward with RP-CPE in training: a sum of branches, each normalised by the batch.
 
     h = x W1 + b1
     z_i = h * k_i             depth-wise 3x3, one for each branch
@@ -7,9 +7,10 @@
 
 Mean and variance are over all pixels of the batch, zeros around each map, as BatchNorm takes them.
 
-`composed` reads like that. `native` computes no z_i: their statistics follow from those of h, and
-by them all branches are one 3x3, another for each batch. With m and S the mean and covariance of
-the nine places of a window of h,
+`composed` is these equations in PyTorch. `native` never computes a z_i: their mean and variance
+follow from statistics of h, and with them all branches together are one 3x3 convolution, whose
+weights change from batch to batch. With m and S the mean and covariance of the nine places of a
+window of h,
 
     mean z_i = k_i . m      var z_i = k_i^T S k_i
 """
@@ -46,13 +47,14 @@ def feed_branches(
     tanh: bool = False,
     backend: str = "auto",
 ) -> tuple[Float[Tensor, "B H W D"], Float[Tensor, "2 n J"]] | None:
-    """The result, and mean and variance of every branch; by a kernel, for a backward to come.
+    """The output, and mean and variance of every branch, by a kernel that also has a backward.
 
     Returns:
-        None where no kernel takes the call: then modules are the better way
+        None where no kernel takes the call; it is then faster to call the modules one by one
     """
     if x.device.type == "cpu" and autocasts(x.device) and x.dtype != torch.float64:
-        # In fp32: branches by torch in bf16 cost more than its products save, and are less exact.
+        # In fp32: in bf16, torch's branches cost more time than its products save, and are less
+        # exact.
         inputs = [t.float() for t in (x, *w)]
         dtype = torch.get_autocast_dtype("cpu")
         with no_autocast(x.device):

@@ -1,17 +1,16 @@
-"""Convolutions by matrix products: of 1 x 1 pixel, and the gradient of 3 x 3.
+"""Convolutions by matrix products: 1 x 1 convolutions, and the weight gradient of 3 x 3 ones.
 
-A 1 x 1 convolution of a map whose channels are neighbours in memory is one product of all pixels
-(`saccade.ops.linear`).
+A 1 x 1 convolution of a channels_last map is one product over all pixels (`saccade.ops.linear`).
 
-A 3 x 3 convolution's weights have nine products for a gradient:
+The weight gradient of a 3 x 3 convolution is nine products:
 
     y(p)     = sum over o of W_o x(p + o) + b            o in {-1, 0, 1}^2, zeros around x
     dW_o     = sum over p of dy(p) x(p + o)^T
 
-PyTorch computes dW of channels_last maps on a CPU without AVX-512 two to three times more slowly
-than it multiplies matrices. Laid out pixel by pixel, with the same border around x and dy, a shift
-by an offset is a shift of memory: dW_o is one product of two matrices that overlap all others'. All
-else, forward and the gradient of x, is PyTorch's own.
+On a CPU without AVX-512, PyTorch computes dW of channels_last maps two to three times more slowly
+than it multiplies matrices. If x and dy lie pixel by pixel in memory, with equally wide borders of
+zeros, then x(p + o) for all p begins at another address of the same memory: each dW_o is one
+product of two views, without a copy. The forward and the gradient of x are PyTorch's own.
 """
 
 import torch
@@ -23,7 +22,7 @@ from saccade.ops.linear import fuses, linear
 from saccade.ops.modes import transformed
 from saccade.ops.precision import autocasts
 
-PIXELS, WIDTH = 1024, 128  # of a map, and channels of x: from here on products are faster
+PIXELS, WIDTH = 1024, 128  # of the map, and channels of x, from which on the products are faster
 
 
 def conv1x1(
@@ -32,7 +31,7 @@ def conv1x1(
     bias: Tensor | None = None,
     stride: int = 1,
 ) -> Float[Tensor, "B D h w"]:
-    """A linear map of every pixel, or of every `stride`-th; by a product where maps allow it."""
+    """A linear map of every pixel, or of every `stride`-th; by our product where it is faster."""
     if x.ndim == 4:
         pixels, matrix = x.permute(0, 2, 3, 1), weight.flatten(1)
         if fuses(pixels, matrix):
@@ -78,10 +77,10 @@ class _Convolve(torch.autograd.Function):
     def backward(ctx, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         (grad,) = grads
-        wanted = ctx.needs_input_grad
-        dx = F.conv_transpose2d(grad, weight, padding=1) if wanted[0] else None
-        dw = weight_gradient(grad, x) if wanted[1] else None
-        db = grad.sum((0, 2, 3)) if wanted[2] else None
+        need_x, need_weight, need_bias = ctx.needs_input_grad
+        dx = F.conv_transpose2d(grad, weight, padding=1) if need_x else None
+        dw = weight_gradient(grad, x) if need_weight else None
+        db = grad.sum((0, 2, 3)) if need_bias else None
         return dx, dw, db
 
 
@@ -91,9 +90,9 @@ def weight_gradient(
     """dW by nine products, in channels_last memory."""
     row = x.shape[3] + 2
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1)).flatten(0, 2)
-    wanted = F.pad(grad.permute(0, 2, 3, 1), (0, 0, 0, 2, 0, 2)).flatten(0, 2)
-    count = len(pixels) - 2 * row - 2  # the rest of `wanted` is border
-    wanted = wanted[:count].mT
+    dy = F.pad(grad.permute(0, 2, 3, 1), (0, 0, 0, 2, 0, 2)).flatten(0, 2)
+    count = len(pixels) - 2 * row - 2  # the rest of dy is border
+    dy = dy[:count].mT
     shifts = [i * row + j for i in range(3) for j in range(3)]
-    products = torch.stack([wanted @ pixels[shift : shift + count] for shift in shifts], 1)
+    products = torch.stack([dy @ pixels[shift : shift + count] for shift in shifts], 1)
     return products.unflatten(1, (3, 3)).permute(0, 3, 1, 2)

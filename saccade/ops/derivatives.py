@@ -14,9 +14,9 @@ def second(
     inputs: Sequence[Tensor | None],
     weights: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The derivative of sum of weights * gradients(grad, inputs), by grad and by each input.
+    """The derivatives of sum(weights * gradients(grad, inputs)) by grad and by each input.
 
-    `gradients` are those of `plain` at `inputs`, weighed with `grad`; an absent input has none.
+    `gradients(grad, inputs)` is the backward of `plain`; an input that is None has no derivative.
     """
     present = [i for i, x in enumerate(inputs) if x is not None]
 

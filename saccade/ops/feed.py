@@ -1,12 +1,12 @@
-"""The feed-forward half of a block, with or without a position between its two products.
+"""The feed-forward half of a block, with or without a position encoding between its two products.
 
     h = x W1 + b1
     u = h * taps + shift      a depth-wise 3x3 (LinGlo's RP-CPE as one kernel), or u = h
     y = gelu(u) W2 + b2
 
-`composed` reads like that, and holds three maps as wide as h. `native` takes all of it at once,
-where the kernels multiply faster than torch's library: h exists for a few rows at a time, or, for a
-backward to come, once.
+`composed` is these equations in PyTorch, and holds three maps as wide as h. `native` is one fused
+kernel, used where it multiplies faster than torch's library: it holds a few rows of h at a time
+or, if gradients will be needed, all of h once.
 """
 
 from typing import Any, NamedTuple

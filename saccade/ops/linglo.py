@@ -5,10 +5,10 @@
     G = sum over tokens of A K                     context:  one vector per head
     Y = ((G * V) U1 + b1 + K) U2 + b2
 
-`tokenwise` reads like that: four N x C x C products, K and V held for every token.
+`tokenwise` is these equations in PyTorch: four N x C x C products; K and V of all tokens in memory.
 
-The others use that G is one vector per image, and needs only the h saliency-weighted means of X:
-sum A K = (sum A X) Wk + bk, and bk Ws cancels in the softmax. So K need not exist:
+The other forms use that G is one vector per image, which needs only the h saliency-weighted means
+of X: sum A K = (sum A X) Wk + bk, and bk Ws cancels in the softmax. So K need not be computed:
 
     Y = (G * V) (U1 U2) + X (Wk U2) + c,           c = (b1 + bk) U2 + b2
 
@@ -17,7 +17,7 @@ is `folded`, three products. Given G the layer is even *linear* in X:
     Y = X (Wv diag(G) U1 U2 + Wk U2) + (G * bv) U1 U2 + c
 
 is `collapsed`: one N x C x C product and one C x C x C product per image, neither K nor V. `native`
-is `collapsed` by the C++ kernels: the means by one that reads X once, all of it as one operator.
+computes `collapsed` by C++ kernels, as one operator; the kernel for the means reads X once.
 """
 
 from typing import Any, NamedTuple
@@ -60,11 +60,11 @@ fx.wrap("gated")
 def cheapest(B: int, N: int, C: int) -> str:
     """The form with the least work, in units of B C^2 multiplications.
 
-    Products of weights run at two thirds of the speed of products with tokens, and a form that
-    saves less than a tenth saves nothing once its smaller operations are paid.
+    Products of weights run at two thirds of the speed of products with tokens. A form must save
+    more than a tenth of the work to be faster, because its smaller operations cost time too.
 
-    A graph that is being exported must hold for every size, so there the choice may not look at N:
-    it takes `collapsed`, which wins at the large sizes where the time goes.
+    An exported graph must be right for every image size, so there the choice cannot depend on N:
+    it is `collapsed`, the fastest form of large images, where most time is spent.
     """
     if torch.compiler.is_exporting():
         return "collapsed"
@@ -91,7 +91,7 @@ def gated(
 
 
 def folded(x: Float[Tensor, "B N C"], w: Weights) -> Float[Tensor, "B N C"]:
-    """The same function without K: its two uses meet in weights."""
+    """The same function without K: where K was used, its weights are multiplied into others."""
     g = _context(x, w)
     gated = g[:, None] * F.linear(x, w.wv, w.bv)
     return F.linear(gated, w.u2 @ w.u1) + F.linear(x, w.u2 @ w.wk, _constant(w))

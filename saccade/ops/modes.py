@@ -7,9 +7,9 @@ from torch.utils.flop_counter import _FlopCounterMode
 
 
 def transformed() -> bool:
-    """Within torch.func (vmap, jacrev, ...) or forward-mode derivatives: they want plain operators.
+    """Whether torch.func (vmap, jacrev, ...) or forward-mode AD is active: both need plain forms.
 
-    A compiled graph has already resolved both.
+    False in a compiled graph, in which both are resolved already.
     """
     if torch.compiler.is_compiling():
         return False
@@ -17,7 +17,7 @@ def transformed() -> bool:
 
 
 def counting() -> bool:
-    """Whether torch's FLOP counter is watching; then plain forms, too, come as one operator."""
+    """Whether torch's FLOP counter is on; it then sees each plain form as one operator, too."""
     if torch.compiler.is_compiling() or not torch._C._len_torch_dispatch_stack():
         return False
     return any(isinstance(mode, _FlopCounterMode) for mode in _get_current_dispatch_mode_stack())

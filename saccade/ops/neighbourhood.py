@@ -1,16 +1,16 @@
-"""Local attention as people ask for it: masks, tables of biases, dilation, causal and 1-D windows.
+"""Local attention with options: masks, tables of biases, dilation, causal and 1-D windows.
 
     y_ij = sum over the window of  softmax(q_ij . k_ab + q_ij . r_uv + b_uv)  v_ab
     (a, b) = (i, j) + dilation (u, v),    r_uv = concat(row_u, col_v),    b: the table, per head
 
-It is `saccade.ops.sasa.local_attention` where nothing of this is asked for, and computed by its
-kernels where the map can be laid out so that it is (`relaid`): a dilated window is an ordinary one
-on every dilation-th pixel, a window of one row an ordinary one on a map of one row. Otherwise
-`slid` is the equation, offset by offset, in plain PyTorch.
+Without options it is `saccade.ops.sasa.local_attention`. The kernels of that operator also compute
+it where the map can be rearranged for them (`relaid`): a dilated window is an ordinary one on every
+dilation-th pixel, a window of one row is an ordinary one on a map of one row. Otherwise `slid` is
+the equation, offset by offset, in plain PyTorch.
 
-Left out of the softmax are places that come after the pixel in reading order (`causal`), places
-beyond the map (border="mask"; "zero" keeps them, with key and value zero), and those where `seen`
-is 0. A window in which nothing is left gives 0.
+The softmax leaves out places that come after the pixel in reading order (`causal`), places beyond
+the map (border="mask"; "zero" includes them, with key and value zero), and those where `inside` is
+0. The output of a window with no place left is 0.
 """
 
 import functools
@@ -24,22 +24,22 @@ from torch.nn import functional as F
 
 from saccade.ops import sasa
 from saccade.ops.operator import Operator
-from saccade.ops.precision import no_autocast, nothing, wide
+from saccade.ops.precision import hidden_logit, no_autocast, wide
 
 
 def neighbourhood_attention(
     q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None, v: Float[Tensor, "B C H W"],
     row: Float[Tensor, "r kh half"] | None, col: Float[Tensor, "r kw half"] | None,
-    table: Float[Tensor, "t kh kw"] | None, seen: Float[Tensor, "B H W"] | None, heads: int,
+    table: Float[Tensor, "t kh kw"] | None, inside: Float[Tensor, "B H W"] | None, heads: int,
     height: int, width: int, dilation: int = 1, causal: bool = False, border: str = "zero",
     backend: str = "auto",
 ) -> Float[Tensor, "B C H W"]:  # fmt: skip
     """Attend within windows of `height` x `width` places, `dilation` pixels apart.
 
-    Tables belong to all heads (r, t = 1) or to one each. `seen` is 1 where an image is, else 0.
+    Tables belong to all heads (r, t = 1) or to one each. `inside` is 1 where an image is, else 0.
     """
     return NEIGHBOURHOOD(
-        q, k, v, row, col, table, seen, heads, height, width, dilation, causal, border,
+        q, k, v, row, col, table, inside, heads, height, width, dilation, causal, border,
         backend=backend,
     )  # fmt: skip
 
@@ -50,13 +50,13 @@ fx.wrap("neighbourhood_attention")  # one node to torch.fx
 def slid(
     q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None, v: Float[Tensor, "B C H W"],
     row: Float[Tensor, "r kh half"] | None, col: Float[Tensor, "r kw half"] | None,
-    table: Float[Tensor, "t kh kw"] | None, seen: Float[Tensor, "B H W"] | None, heads: int,
+    table: Float[Tensor, "t kh kw"] | None, inside: Float[Tensor, "B H W"] | None, heads: int,
     height: int, width: int, dilation: int, causal: bool, border: str,
 ) -> Float[Tensor, "B C H W"]:  # fmt: skip
     """The equation, one offset at a time."""
     with no_autocast(q.device):
         a = _shares(
-            q, k, row, col, table, seen, heads, height, width, dilation, causal, border
+            q, k, row, col, table, inside, heads, height, width, dilation, causal, border
         )  # fmt: skip
         vs = _padded(v.to(a.dtype).unflatten(1, (heads, -1)), height, width, dilation, 0.0)
         shares = a.split(1, 2)  # B h 1 H W each
@@ -69,13 +69,13 @@ def slid(
 def relaid(
     q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None, v: Float[Tensor, "B C H W"],
     row: Float[Tensor, "r kh half"] | None, col: Float[Tensor, "r kw half"] | None,
-    table: Float[Tensor, "t kh kw"] | None, seen: Float[Tensor, "B H W"] | None, heads: int,
+    table: Float[Tensor, "t kh kw"] | None, inside: Float[Tensor, "B H W"] | None, heads: int,
     height: int, width: int, dilation: int, causal: bool, border: str,
 ) -> Float[Tensor, "B C H W"]:  # fmt: skip
     """`local_attention` of the map in another order, where `fits` says so; else `slid`."""
-    if not fits(q, table, seen, height, width, dilation, causal, border):
+    if not fits(q, table, inside, height, width, dilation, causal, border):
         return slid(
-            q, k, v, row, col, table, seen, heads, height, width, dilation, causal, border
+            q, k, v, row, col, table, inside, heads, height, width, dilation, causal, border
         )  # fmt: skip
     H, W = q.shape[2:]
     lines = 2 if height == 1 else 3 if width == 1 else None
@@ -89,10 +89,17 @@ def relaid(
 
 
 def fits(
-    q: Any, table: Any, seen: Any, height: int, width: int, dilation: int, causal: bool, border: str
+    q: Any,
+    table: Any,
+    inside: Any,
+    height: int,
+    width: int,
+    dilation: int,
+    causal: bool,
+    border: str,
 ) -> bool:
-    """Whether `relaid` can do it."""
-    if table is not None or seen is not None or causal or torch.compiler.is_compiling():
+    """Whether `relaid` can compute such a call by the kernels of local attention."""
+    if table is not None or inside is not None or causal or torch.compiler.is_compiling():
         return False
     if height != width and (min(height, width) > 1 or border != "mask"):
         return False
@@ -103,11 +110,11 @@ def fits(
 def neighbourhood_weights(
     q: Float[Tensor, "B C H W"], k: Float[Tensor, "B C H W"] | None,
     row: Float[Tensor, "r kh half"] | None, col: Float[Tensor, "r kw half"] | None,
-    table: Float[Tensor, "t kh kw"] | None, seen: Float[Tensor, "B H W"] | None, heads: int,
+    table: Float[Tensor, "t kh kw"] | None, inside: Float[Tensor, "B H W"] | None, heads: int,
     height: int, width: int, dilation: int = 1, causal: bool = False, border: str = "zero",
 ) -> Float[Tensor, "B h n kh kw"]:  # fmt: skip
     """What the softmax gives, of all pixels in reading order."""
-    inputs = (row, col, table, seen, heads, height, width, dilation, causal, border)
+    inputs = (row, col, table, inside, heads, height, width, dilation, causal, border)
     NEIGHBOURHOOD.check(q, k, q, *inputs)
     with no_autocast(q.device):
         a = _shares(q, k, *inputs)  # B h kk H W
@@ -117,7 +124,9 @@ def neighbourhood_weights(
 # -- the parts of the equation --------------------------------------------------------------------
 
 
-def _shares(q, k, row, col, table, seen, heads, height, width, dilation, causal, border) -> Tensor:
+def _shares(
+    q, k, row, col, table, inside, heads, height, width, dilation, causal, border
+) -> Tensor:
     """The softmax, B h kk H W; 0 for what is left out."""
     B, C, H, W = q.shape
     qs = q.to(wide(q.dtype)).unflatten(1, (heads, C // heads))  # B h d H W
@@ -134,18 +143,18 @@ def _shares(q, k, row, col, table, seen, heads, height, width, dilation, causal,
         s = s + (down.unsqueeze(3) + along.unsqueeze(2)).flatten(2, 3)
     if table is not None:
         s = s + table.to(s.dtype).flatten(1)[:, :, None, None]
-    on = _on(seen, q, height, width, dilation, causal, border)
+    on = _on(inside, q, height, width, dilation, causal, border)
     if on is None:
         return s.softmax(2)
-    return s.masked_fill(~on, nothing(s)).softmax(2).masked_fill(~on, 0)
+    return s.masked_fill(~on, hidden_logit(s)).softmax(2).masked_fill(~on, 0)
 
 
-def _on(seen, q, height, width, dilation, causal, border) -> Tensor | None:
-    """Which places take part, B or 1, 1, kk, H W; None: all do."""
+def _on(inside, q, height, width, dilation, causal, border) -> Tensor | None:
+    """Which places take part, (B or 1) 1 kk H W; None if all do."""
     H, W = q.shape[2:]
     on = None
-    if seen is not None or border == "mask":
-        inside = q.new_ones(1, H, W) if seen is None else seen.to(q.dtype)
+    if inside is not None or border == "mask":
+        inside = q.new_ones(1, H, W) if inside is None else inside.to(q.dtype)
         beyond = 0.0 if border == "mask" else 1.0
         inside = _padded(inside[:, None, None], height, width, dilation, beyond)
         views = _views(inside, (H, W), height, width, dilation)
@@ -158,13 +167,13 @@ def _on(seen, q, height, width, dilation, causal, border) -> Tensor | None:
 
 
 def _padded(x: Tensor, height: int, width: int, dilation: int, value: float) -> Tensor:
-    """A map (*, H, W) with what its windows see beyond it."""
+    """A map (*, H, W), padded by as much as its windows reach beyond it."""
     y, x_ = height // 2 * dilation, width // 2 * dilation
     return F.pad(x, (x_, x_, y, y), value=value)
 
 
 def _views(x: Tensor, size: Any, height: int, width: int, dilation: int) -> Iterator[Tensor]:
-    """What all windows see at each offset, in reading order."""
+    """For each offset, in reading order, the pixels that all windows have there."""
     H, W = size
     for a in range(height):
         rows = x.narrow(-2, a * dilation, H)
@@ -190,7 +199,7 @@ def _together(x: Tensor, dilation: int, H: int, W: int) -> Float[Tensor, "B C H 
 
 
 def _lines(x: Float[Tensor, "B C H W"], axis: int | None) -> Tensor:
-    """Rows (axis 2) or columns (axis 3) as maps by themselves: the mask hides what is beside."""
+    """Rows (axis 2) or columns (axis 3) as maps of their own, of one row or column each."""
     return x if axis is None else x.movedim(axis, 1).flatten(0, 1).unsqueeze(axis)
 
 
@@ -202,7 +211,7 @@ def _joined(x: Tensor, axis: int | None, size: Sequence[int]) -> Float[Tensor, "
 
 
 def _centred(table: Float[Tensor, "r k half"], size: int) -> Float[Tensor, "r size half"]:
-    """The table with zeros for offsets that are hidden anyway."""
+    """The table of a larger window, with zeros for offsets that the mask leaves out."""
     more = (size - table.shape[1]) // 2
     return F.pad(table, (0, 0, more, more)) if more else table
 
@@ -211,7 +220,7 @@ def _centred(table: Float[Tensor, "r k half"], size: int) -> Float[Tensor, "r si
 
 
 def _check(
-    q, k, v, row, col, table, seen, heads, height, width, dilation, causal, border
+    q, k, v, row, col, table, inside, heads, height, width, dilation, causal, border
 ) -> None:  # fmt: skip
     here, C = "neighbourhood_attention", q.shape[1]
     if min(height, width) < 1 or height % 2 == 0 or width % 2 == 0:
@@ -241,12 +250,12 @@ def _check(
         )
 
 
-def _cheapest(q, k, v, row, col, table, seen, heads, height, width, *rest) -> str:
-    return "relaid" if fits(q, table, seen, height, width, *rest) else "slid"
+def _cheapest(q, k, v, row, col, table, inside, heads, height, width, *rest) -> str:
+    return "relaid" if fits(q, table, inside, height, width, *rest) else "slid"
 
 
 def _flops(
-    q, k, v, row, col, table, seen, heads, height, width, dilation, causal, border
+    q, k, v, row, col, table, inside, heads, height, width, dilation, causal, border
 ) -> int:  # fmt: skip
     """q . k, q . r and the weighted sum; every place of every window, masked or not."""
     B, C, H, W = q

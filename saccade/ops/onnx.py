@@ -4,8 +4,8 @@
 
     options.register_custom_ops_library(saccade.kernels())
 
-What each node reads is said in native/src/onnxruntime.cpp. An operator of which any call in the
-program is none that its kernel takes is left to ONNX's own operators.
+The inputs of each node are described in native/src/onnxruntime.cpp. If a kernel does not take one
+of the program's calls of an operator, all calls of it are written in ONNX's own operators.
 """
 
 from collections.abc import Callable
@@ -56,7 +56,7 @@ _BLOCKS = _node("BlockAttention", "x wq wk wv row? col? scale? shift?", heads=in
 
 
 def translations(program: torch.export.ExportedProgram) -> dict[Any, Callable[..., Any]]:
-    """How the operators of a program that have kernels are written."""
+    """How to write the operators of this program that have kernels, for torch.onnx.export."""
     table: dict[Any, Callable[..., Any]] = {}
     for name, translate in _NODES.items():
         target = getattr(torch.ops.saccade, name).default
@@ -68,14 +68,14 @@ def translations(program: torch.export.ExportedProgram) -> dict[Any, Callable[..
 
 def _fits(name: str, node: torch.fx.Node) -> bool:
     inputs: list[Any] = [a.meta["val"] if isinstance(a, torch.fx.Node) else a for a in node.args]
-    if name == "feed_forward":  # which else asks for the number of pixels
+    if name == "feed_forward":  # its `takes` asks for the number of pixels, which is open here
         return len(inputs[1]) % LANES == 0
     operator = OPERATORS[name]
     return operator.kernels["native"].takes(*inputs[: operator.arity])
 
 
 def _unused(y, count):
-    """In place of what operators keep for a backward; nobody reads it, so it is not written."""
+    """Stands for what operators save for a backward; nothing reads it, so no node is written."""
     return [op.Identity(y) for _ in range(count)]
 
 

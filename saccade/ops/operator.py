@@ -88,8 +88,8 @@ class Kernel:
 
     forward     (out, residuals, *inputs): fills `out` and `residuals`, what the backward will need
                 beside the inputs; () if none will come
-    backward    (grad, residuals, wanted, *inputs): the gradients of the tensors, None for absent
-                ones; `wanted` says which are needed. None: it serves where no backward can come
+    backward    (grad, residuals, needs, *inputs): the gradients of the tensors, None for absent
+                ones; `needs` says which are needed. None: it serves where no backward can come
     takes       (*inputs): whether it computes such a call; what `Operator.fits` asks comes before
     about       what it takes, in words
     computes    the plain form that it stands for, to be chosen where that is the cheapest
@@ -206,12 +206,12 @@ class Operator:
 
         In an exported graph that may run elsewhere it is "auto", chosen anew where the graph runs.
         """
-        wanted = _backend.get() if backend == "auto" else backend
+        choice = _backend.get() if backend == "auto" else backend
         exporting = torch.compiler.is_exporting() and backend != "best"
-        if wanted == "plain":
+        if choice == "plain":
             return self.cheapest(*inputs)
-        if wanted in self.forms:
-            return self._forced(wanted, inputs)
+        if choice in self.forms:
+            return self._forced(choice, inputs)
         if backend not in ("auto", "best"):
             raise ValueError(
                 f"{self.name}: backend must be 'auto', 'plain' or one of {self.forms}, "
@@ -286,7 +286,7 @@ class Operator:
         )
         LIBRARY.define(
             f"{self.name}_backward(Tensor grad, {arguments}, Tensor? out{residuals}, str backend, "
-            f"bool[] wanted) -> ({gradients})",
+            f"bool[] needs) -> ({gradients})",
             tags=tags,
         )
         for op, run, fake in (
@@ -344,7 +344,7 @@ class Operator:
             return self._gradients(grad, *args)
 
     def _gradients(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        inputs, (out, *residuals, backend, wanted) = args[: self.arity], args[self.arity :]
+        inputs, (out, *residuals, backend, needs) = args[: self.arity], args[self.arity :]
         self.check(*inputs)
         shapes = [_shape_of(t) if isinstance(t, Tensor) else t for t in inputs]  # without memory
         like = self.output(*shapes)
@@ -357,7 +357,7 @@ class Operator:
             raise ValueError(f"{self.name}_backward: grad must be on {inputs[0].device}")
         kernel = self._kernel(backend, inputs)
         if kernel is None or kernel.backward is None:
-            gradients = self._pulled_back(self._plain(backend, inputs), grad, inputs, wanted)
+            gradients = self._pulled_back(self._plain(backend, inputs), grad, inputs, needs)
         else:
             ready = self._prepared(kernel, inputs)
             saved = tuple(t.contiguous() for t in residuals) if kernel.keeps is not None else ()
@@ -370,19 +370,19 @@ class Operator:
             if kernel.saves:
                 saved = (out, *saved)
             grad = grad if "grad" in kernel.strided else grad.contiguous()
-            gradients = kernel.backward(grad, saved, wanted, *ready)
+            gradients = kernel.backward(grad, saved, needs, *ready)
         return tuple(
             self._laid_out(g, t, like) if w and t is not None and g is not None else _nothing(grad)
-            for g, t, w, like in zip(gradients, inputs, wanted, self.like_input, strict=False)
+            for g, t, w, like in zip(gradients, inputs, needs, self.like_input, strict=False)
         )
 
     def _fake_backward(self, grad: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        inputs, wanted = args[: self.count], args[-1]
+        inputs, needs = args[: self.count], args[-1]
         return tuple(
             (torch.empty_like(t) if like else t.new_empty(t.shape))
             if w and t is not None
             else _nothing(grad)
-            for t, w, like in zip(inputs, wanted, self.like_input, strict=True)
+            for t, w, like in zip(inputs, needs, self.like_input, strict=True)
         )
 
     def _laid_out(self, gradient: Tensor, t: Tensor, like_input: bool) -> Tensor:
@@ -435,37 +435,35 @@ class Operator:
             return (None,) * (self.arity + 2)
         saved = ctx.saved_tensors  # once: checkpointing gives them out once
         tensors, rest = saved[: self.count], saved[self.count :]
-        wanted = list(ctx.needs_input_grad[: self.count])
-        gradients = self._call_backward(grad, *tensors, *ctx.options, *rest, ctx.backend, wanted)
-        pairs = zip(gradients, tensors, wanted, strict=True)
+        needs = list(ctx.needs_input_grad[: self.count])
+        gradients = self._call_backward(grad, *tensors, *ctx.options, *rest, ctx.backend, needs)
+        pairs = zip(gradients, tensors, needs, strict=True)
         nothing = (None,) * (len(ctx.options) + 2)
         return *(g if w and t is not None else None for g, t, w in pairs), *nothing
 
     def _save_again(self, ctx: Any, inputs: tuple, output: Any) -> None:
         grad, *rest = inputs
-        ctx.options, ctx.wanted = rest[self.count : self.arity], rest[-1]
+        ctx.options, ctx.needs = rest[self.count : self.arity], rest[-1]
         ctx.save_for_backward(grad, *rest[: self.count])
 
     def _differentiate_again(self, ctx: Any, *weights: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Second derivatives are rare: torch.func takes them from the reference."""
+        """Second derivatives are rarely needed: torch.func takes them from the reference."""
         grad, *tensors = ctx.saved_tensors
 
         def plain(*tensors: Tensor | None) -> Tensor:
             return self.reference(*tensors, *ctx.options)
 
-        weights = tuple(
-            w if needed else None for w, needed in zip(weights, ctx.wanted, strict=True)
-        )
+        weights = tuple(w if needed else None for w, needed in zip(weights, ctx.needs, strict=True))
         return *second(plain, grad, tensors, weights), *[None] * (len(ctx.options) + self.keeps + 3)
 
     def _pulled_back(
-        self, plain: Callable[..., Tensor], grad: Tensor, inputs: Sequence[Any], wanted: list[bool]
+        self, plain: Callable[..., Tensor], grad: Tensor, inputs: Sequence[Any], needs: list[bool]
     ) -> list[Tensor | None]:
         """The gradients of a plain form, by autograd, which is off inside an operator."""
         with autograd_inside():
             tensors = [
                 t if t is None else t.detach().requires_grad_(w)
-                for t, w in zip(inputs[: self.count], wanted, strict=True)
+                for t, w in zip(inputs[: self.count], needs, strict=True)
             ]
             y = plain(*tensors, *inputs[self.count :])
             chosen = [t for t in tensors if t is not None and t.requires_grad]
@@ -473,7 +471,7 @@ class Operator:
         return [next(gradients) if t is not None and t.requires_grad else None for t in tensors]
 
     def _decomposed(self, *args: Any, **settings: Any) -> Any:
-        """For graphs that go where saccade is not, such as ONNX's: the reference in its place."""
+        """The reference instead, for graphs that run without saccade, such as ONNX's."""
         y = self.reference(*args[: self.arity])
         return (y, *(y.new_empty(0) for _ in range(self.keeps))) if self.keeps else y
 

@@ -1,4 +1,4 @@
-"""Where low precision must not reach: softmax and long sums."""
+"""Keep softmax and long sums in at least fp32, whatever the dtype of the inputs."""
 
 from contextlib import AbstractContextManager, nullcontext
 
@@ -11,23 +11,23 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def no_autocast(device: torch.device) -> AbstractContextManager:
-    """Keep autocast from narrowing what is computed inside; nothing at all where it is off."""
+    """Autocast off inside the block; a null context where it is off already."""
     return torch.autocast(device.type, enabled=False) if autocasts(device) else nullcontext()
 
 
 def autocasts(device: torch.device) -> bool:
-    """Whether autocast is on for a device; the meta device knows none."""
+    """Whether autocast is on for a device; the meta device has none."""
     kind = device.type
     return torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
 
 
 def product_dtype(x: torch.Tensor) -> torch.dtype:
-    """The dtype of a product with x, here: autocast's, if it is on; it leaves float64 alone."""
+    """The dtype of a product with x: autocast's if it is on, which leaves float64 alone."""
     if autocasts(x.device) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype
 
 
-def nothing(like: torch.Tensor) -> float:
-    """The logit of what is not to be seen; finite, for a line of only -inf would give NaN."""
+def hidden_logit(like: torch.Tensor) -> float:
+    """A logit for keys that must get no weight; finite: a row of -inf alone would give NaN."""
     return torch.finfo(like.dtype).min / 4

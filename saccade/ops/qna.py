@@ -11,7 +11,7 @@ l counts the L queries, and all of it holds per head. Places outside the map tak
 Forms of `aggregate`: `unrolled` is the equations in plain PyTorch, attention maps and all: the
 reference, and what a portable graph holds. `walked` (saccade.ops.plain) holds one offset at a time.
 `native` and `triton` are the kernels for CPU and GPU. `convolved` is how the authors compute it, by
-depth-wise convolutions of exp(s): right only while exp(s) neither overflows nor dies.
+depth-wise convolutions of exp(s): right only while exp(s) neither overflows nor underflows.
 
 `attend` is the whole layer, projections included: one operator where the C++ kernels take it.
 """
@@ -42,9 +42,9 @@ def gather(
     rpe: Float[Tensor, "k k L h"], ws: Float[Tensor, "k k L h"] | None, stride: int, padding: int,
     fold: bool = True, backend: str = "auto",
 ) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:  # fmt: skip
-    """`aggregate` of what W makes of x: J channels, first those of the values, then the scores.
+    """`aggregate` of the projection x W^T + b: J channels, first the values, then the scores.
 
-    By one product where the kernel reads both from one map, else by two.
+    The projection is one product where the kernel reads both from one map, else two.
     """
     L, h = rpe.shape[2:]
     widths = len(weight) - L * h, L * h
@@ -105,7 +105,7 @@ def convolved(
 ) -> Float[Tensor, "B Ho Wo h d"] | Float[Tensor, "B Ho Wo L h d"]:  # fmt: skip
     """z = Sum_k(e^s v) / Sum_k(e^s), as printed: in fp32 for scores within about +-80 only.
 
-    Kept to read, to count multiplications by, and to compare with; holds L copies of V.
+    For reading, for counting multiplications and for comparison; holds L copies of V.
     """
     L, h, d = *s.shape[3:], v.shape[-1]
     dtype = wide(torch.promote_types(s.dtype, v.dtype))
@@ -132,7 +132,7 @@ def count(size: int, window: int, stride: int, padding: int) -> int:
 
 
 def _views(x: Tensor, k: int, stride: int, padding: int, border: float) -> list[Tensor]:
-    """What all windows see at each offset, row by row; outside the map they see `border`."""
+    """For each offset, row by row, the pixels of all windows; outside the map, `border`."""
     H, W = ((count(n, k, stride, padding) - 1) * stride + 1 for n in x.shape[1:3])
     x = F.pad(x, (0, 0) * (x.dim() - 3) + (padding,) * 4, value=border)
     rows = [x[:, a : a + H : stride] for a in range(k)]

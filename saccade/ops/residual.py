@@ -1,12 +1,13 @@
-"""Halves of a block with what stands around them, for graphs that are made for inference.
+"""Halves of a block with their norm and skip connection, for inference graphs.
 
     n = LayerNorm(x)            scale (x - mean) / sqrt(variance + eps) + offset, of every pixel
 
     y = x + key_only(n)         `saccade.ops.linglo`
     y = x + feed_forward(n)     `saccade.ops.feed`
 
-`composed` reads like that. `native` is one call of a kernel, with weights that are laid out once;
-it has no backward. Outside of graphs layers make the same calls by themselves (`layers/ready.py`).
+`composed` is these equations in PyTorch. `native` is one call of a kernel, with weights that are
+laid out once; it has no backward. Outside of graphs, layers make the same calls by themselves
+(`layers/ready.py`).
 """
 
 from typing import Any

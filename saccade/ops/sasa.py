@@ -3,16 +3,16 @@
     y_ij = sum over ab of  softmax_ab(q_ij . k_ab + q_ij . r_{a-i,b-j})  v_ab
     r_uv = concat(row_u, col_v)
 
-in every head by itself; head n owns channels n d to (n+1) d, the first half of them faces `row`.
-There is no 1/sqrt(d) in the equation. Where the window leaves the map, border="zero" keeps its
-pixels in the softmax with key and value zero (logit q . r, as zero padding does) and
-border="mask" leaves them out.
+in every head by itself. Head n has channels n d to (n+1) d; `row` is multiplied with the first half
+of them, `col` with the second. There is no 1/sqrt(d) in the equation. Where the window reaches
+beyond the map, border="zero" includes those places in the softmax with key and value zero (logit
+q . r, as zero padding does), and border="mask" leaves them out.
 
-Forms: `shifted` slides the map under itself: the reference. `unfolded` reads like the equation and
-copies all windows: k^2 times the memory of its input. `blocked` (saccade.ops.plain) is small matrix
-products for all blocks of the map at once: what a portable graph holds. `tiled` goes through such
-products part by part. `native` is the C++ kernel, far the fastest on CPU, `triton` the one for
-GPUs.
+Forms: `shifted`, the reference, multiplies the map with shifted copies of itself. `unfolded` is the
+equation as printed and copies all windows: k^2 times the memory of its input. `blocked`
+(saccade.ops.plain) is small matrix products for all blocks of the map at once, for portable graphs.
+`tiled` computes such products part by part. `native` is the C++ kernel, by far the fastest on CPU,
+`triton` the one for GPUs.
 """
 
 import functools
@@ -62,7 +62,7 @@ def unfolded(
         dtype = wide(q.dtype)
         qs = q.to(dtype).reshape(B, heads, C // heads, H * W).mT  # B h n d
         ks = None if k is None else _windows(k.to(dtype), heads, window)
-        a = _softmax(qs, ks, row, col, window, _seen(H, W, window, border, q.device))
+        a = _softmax(qs, ks, row, col, window, _taking_part(H, W, window, border, q.device))
         y = a[..., None, :] @ _windows(v.to(dtype), heads, window).mT  # B h n 1 d
     return y.squeeze(3).mT.reshape(B, C, H, W).to(q.dtype)
 
@@ -114,8 +114,8 @@ def local_weights(
         i, j = torch.tensor(at, device=device).reshape(-1, 2).unbind(1)
         qs = q.to(wide(q.dtype))[:, :, i, j].unflatten(1, (heads, C // heads)).mT
         ks = None if k is None else _windows_at(k.to(qs.dtype), i, j, heads, window)
-        seen = _seen(H, W, window, border, device)[i * W + j]
-        a = _softmax(qs, ks, row, col, window, seen)
+        takes_part = _taking_part(H, W, window, border, device)[i * W + j]
+        a = _softmax(qs, ks, row, col, window, takes_part)
     return a.unflatten(3, (window, window))
 
 
@@ -125,14 +125,14 @@ def local_weights(
 def _softmax(
     q: Float[Tensor, "B h n d"], k: Float[Tensor, "B h n d kk"] | None,
     row: Float[Tensor, "r k half"] | None, col: Float[Tensor, "r k half"] | None, window: int,
-    seen: Bool[Tensor, "n kk"],
+    takes_part: Bool[Tensor, "n kk"],
 ) -> Float[Tensor, "B h n kk"]:  # fmt: skip
     s = q.new_zeros(*q.shape[:3], window**2)
     if k is not None:
         s = s + (q[..., None, :] @ k).squeeze(3)
     if row is not None and col is not None:
         s = s + q @ _offsets(row, col).to(q.dtype)
-    return s.masked_fill(~seen, float("-inf")).softmax(-1)
+    return s.masked_fill(~takes_part, float("-inf")).softmax(-1)
 
 
 def _offsets(
@@ -162,7 +162,7 @@ def _windows_at(
 
 
 def _slid(x: Float[Tensor, "B C H W"], heads: int, window: int) -> Float[Tensor, "B h d k R W"]:
-    """The map under each column offset, zeros outside it; R = H+k-1 rows, to take H from.
+    """The map shifted by each column offset, zeros outside; R = H+k-1 rows, to take H from.
 
     Slices, not F.unfold: that joins rows and columns, and to take them apart again costs compilers
     minutes where sizes are symbols.
@@ -174,12 +174,14 @@ def _slid(x: Float[Tensor, "B C H W"], heads: int, window: int) -> Float[Tensor,
 
 
 def _off(size: int, window: int, device: torch.device) -> Bool[Tensor, "k size"]:
-    """Where an offset leads off the map."""
+    """True where an offset leads off the map."""
     to = torch.arange(size, device=device) + torch.arange(window, device=device)[:, None]
     return (to < window // 2) | (to >= size + window // 2)
 
 
-def _seen(H: int, W: int, window: int, border: str, device: torch.device) -> Bool[Tensor, "n kk"]:
+def _taking_part(
+    H: int, W: int, window: int, border: str, device: torch.device
+) -> Bool[Tensor, "n kk"]:
     """Which pixels of each window take part in its softmax."""
     if border == "zero":
         return torch.ones(H * W, window**2, dtype=torch.bool, device=device)
@@ -218,12 +220,12 @@ def _flops(q: Any, k: Any, v: Any, row: Any, col: Any, heads: int, window: int, 
     B, C, H, W = q
     pairs = H * W * window**2
     if border == "mask":
-        pairs = math.prod(_seen_along(size, window) for size in (H, W))
+        pairs = math.prod(_places_along(size, window) for size in (H, W))
     return 2 * B * C * pairs * (1 + (k is not None) + (row is not None))
 
 
-def _seen_along(size: int, window: int) -> int:
-    """Pixels of the map that all windows together see along one side."""
+def _places_along(size: int, window: int) -> int:
+    """The sum of all windows' pixels on the map, along one side."""
     half = window // 2
     return sum(min(at + half, size - 1) - max(at - half, 0) + 1 for at in range(size))
 

@@ -7,7 +7,7 @@ into blocks: B x (blocks down) x (blocks along) x (pixels of a block, in reading
 
 `attend` goes from the image to y, projections included, and `maximum_of_blocks` on to the norm and
 the maximum of each block: each one operator where the C++ kernels take it. `folded`, for graphs,
-takes the numbers of a block, all channels of all pixels, through products with one matrix each.
+multiplies all numbers of a block (all channels of all its pixels) with one matrix at a time.
 """
 
 import math
@@ -22,8 +22,8 @@ from saccade.ops.native.sasa_block import MAXIMUM_NATIVE, NATIVE
 from saccade.ops.operator import Operator
 from saccade.ops.precision import no_autocast, product_dtype, wide
 
-OUT = -1e30  # added to what is not to be seen; finite, because it is multiplied
-FEW = 64  # numbers of a block, so that products of all with all cost little
+OUT = -1e30  # added to the logits of hidden pixels; finite, because it is multiplied
+FEW = 64  # numbers of a block up to which a product of all with all is cheap
 
 
 def attend(
@@ -33,7 +33,7 @@ def attend(
 ) -> Float[Tensor, "B D H W"]:  # fmt: skip
     """y at every pixel of the image; values have a matrix for each of the n places of a block.
 
-    `mask` leaves out what lies outside the image, which else counts with k = v = 0.
+    With `mask`, pixels outside the image take no part; else they count with k = v = 0.
     """
     return ATTEND_BLOCKS(x, wq, wk, wv, row, col, heads, mask, backend=backend)
 
@@ -118,7 +118,7 @@ def _widened(x: Tensor, *letters: Tensor | None) -> Any:
 
 def maximum(y: Float[Tensor, "B D H W"], side: int) -> Float[Tensor, "B D h w"]:
     """The maximum over each block; of the pixels that exist, at the end of the map."""
-    if torch.compiler.is_exporting():  # a mode of ceilings would ask whether blocks fit
+    if torch.compiler.is_exporting():  # ceil_mode would need to know whether the blocks fit
         return F.max_pool2d(F.pad(y, (0, side - 1, 0, side - 1), mode="replicate"), side)
     return F.max_pool2d(y, side, ceil_mode=True)
 
@@ -162,7 +162,7 @@ def join(x: Float[Tensor, "B y x n C"], H: int, W: int) -> Float[Tensor, "B C H 
     side = math.isqrt(x.shape[3])
     x = x.unflatten(3, (side, side)).transpose(2, 3)
     x = x.flatten(3, 4).flatten(1, 2)  # B sy sx C
-    if torch.compiler.is_exporting():  # a slice would ask whether blocks fit, once and for all
+    if torch.compiler.is_exporting():  # a slice would fix in the graph whether the blocks fit
         x = x.index_select(1, torch.arange(H, device=x.device))
         x = x.index_select(2, torch.arange(W, device=x.device))
     else:
@@ -199,7 +199,7 @@ def _folded_maximum(
     col: Float[Tensor, "t half"] | None, scale: Float[Tensor, "D"], shift: Float[Tensor, "D"],
     heads: int, mask: bool,
 ) -> Float[Tensor, "B D h w"]:  # fmt: skip
-    """Scaled values make scaled sums, and shares sum to one, so that the shift may come last."""
+    """Scaling values scales their sums, and weights sum to one, so the shift is added last."""
     with no_autocast(x.device):
         x, wq, wk, wv, row, col = _widened(x, wq, wk, wv, row, col)
         y = _folded(x, wq, wk, wv * scale[:, None], row, col, heads, mask)
@@ -209,7 +209,7 @@ def _folded_maximum(
 
 
 def _cheapest(x: Any, wq: Any, wk: Any, wv: Any, *_: Any) -> str:
-    """In graphs `folded`, if a block has few numbers."""
+    """`folded` in graphs, if a block has few numbers; else `composed`."""
     return (
         "folded" if torch.compiler.is_exporting() and len(wv) * wq.shape[1] <= FEW else "composed"
     )

@@ -17,7 +17,7 @@ class Shapes:
     """The shapes of an operator's tensors."""
 
     def __init__(self, annotations: dict[str, Any], one_dtype: Collection[str]):
-        """Read them; those in `one_dtype` have the first one's dtype, or autocast gives it them."""
+        """Read them; tensors in `one_dtype` must have one dtype, unless autocast casts them."""
         each = [(name, _axes(annotation)) for name, annotation in annotations.items()]
         self.about = ", ".join(f"{name} is {' '.join(axes)}" for name, axes in each)
         self.names, self.alike = list(annotations), [name in one_dtype for name in annotations]

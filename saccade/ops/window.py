@@ -15,13 +15,13 @@ from torch.nn import functional as F
 
 from saccade.ops.modes import transformed
 from saccade.ops.operator import Operator
-from saccade.ops.precision import nothing, wide
+from saccade.ops.precision import hidden_logit, wide
 
 
 def window_attention(
     qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
 ) -> Float[Tensor, "B H W C"]:
-    """What the pixels of each window gather from each other, of q, k and v side by side."""
+    """Attention inside each window; `qkv` holds q, k and v side by side."""
     return WINDOW_ATTENTION(qkv, table, window)
 
 
@@ -40,13 +40,13 @@ def masked_window_attention(
     qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
     padding: Bool[Tensor, "B H W"] | None, pairs: Tensor | None,
 ) -> Float[Tensor, "B H W C"]:  # fmt: skip
-    """The same with masks: pixels that nobody sees, and pairs that may not see each other.
+    """The same with masks: padding, and pairs of pixels that must not attend to each other.
 
     Args:
         qkv, table, window: as above
-        padding: True where no image is
+        padding: True outside of the images
         pairs: n N N or n heads N N, of the windows of one image or of all images; what is added to
-            the logits, or bool: True where the row's pixel may see the column's
+            the logits, or bool: True where the row's pixel may attend to the column's
     """
     extra = _extra(qkv, table, window, padding, pairs)
     if extra is None:
@@ -68,7 +68,7 @@ def _extra(
     qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
     padding: Bool[Tensor, "B H W"] | None, pairs: Tensor | None,
 ) -> Float[Tensor, "n g M N"] | None:  # fmt: skip
-    """Both masks as one sum beside the logits, for all n windows."""
+    """Both masks as one sum that is added to the logits, for all n windows."""
     B, H, W, _ = qkv.shape
     h, w = sides(window, H, W)
     n, heads, extra = B * -(-H // h) * -(-W // w), table.shape[1], None
@@ -82,11 +82,11 @@ def _extra(
             )
         if pairs.dtype == torch.bool:
             allowed, pairs = pairs, qkv.new_zeros(pairs.shape)
-            pairs = pairs.masked_fill(~allowed, nothing(qkv))
+            pairs = pairs.masked_fill(~allowed, hidden_logit(qkv))
         extra = pairs.to(qkv.dtype).repeat(n // pairs.shape[0], 1, 1, 1)
     if padding is not None:
         off = tiled(padding[..., None].to(qkv.dtype), h, w).mT[:, None] > 0  # n 1 1 N
-        hidden = qkv.new_zeros(off.shape).masked_fill(off, nothing(qkv))
+        hidden = qkv.new_zeros(off.shape).masked_fill(off, hidden_logit(qkv))
         extra = hidden if extra is None else extra + hidden
     return extra
 
@@ -95,7 +95,7 @@ def masked(
     qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"],
     extra: Float[Tensor, "n g M N"], window: int,
 ) -> Float[Tensor, "B H W C"]:  # fmt: skip
-    """The equation with `extra` beside the logits."""
+    """The equation with `extra` added to the logits."""
     return windowed(qkv, table, window, extra)
 
 
@@ -162,12 +162,12 @@ def _softmax(
 
 # -- windows --------------------------------------------------------------------------------------
 #
-# In a graph that is exported for every size, an axis as long as there are rows of windows would be
-# taken for longer than one. There, pixels are picked by their index instead of by axes.
+# torch.export assumes that no axis has length one, but a map may have one row of windows. In a
+# graph that is exported for every size, pixels are therefore gathered by index instead of by axes.
 
 
 def sides(window: int, H: int, W: int) -> tuple[int, int]:
-    """Height and width of the windows: one larger than the map is the map."""
+    """Height and width of the windows: at most those of the map."""
     if min(H, W) < 1:
         raise ValueError(f"window_attention: a map has pixels, got {H=} {W=}")
     return min(window, H), min(window, W)
@@ -204,7 +204,7 @@ def untiled(x: Float[Tensor, "n N C"], H: int, W: int, h: int, w: int) -> Float[
 
 
 def _divided(i: Tensor, by: int) -> tuple[Tensor, Tensor]:
-    """Quotient and rest, in operations that ONNX has for a divisor known at run time alone."""
+    """Quotient and rest, by operations that ONNX has for a divisor known only at run time."""
     quotient = i // by
     return quotient, i - quotient * by
 

@@ -156,7 +156,7 @@ def test_bad_input_is_a_sentence():
         ({8: 2}, "windows are odd"), ({10: 0}, "1 pixel apart"), ({7: 3}, "heads must divide"),
         ({12: "wrap"}, "border must be one of"), ({4: None}, "row and col come together"),
         ({5: torch.zeros(1, 5, 5).double()}, "table is"),
-        ({6: torch.ones(2, 3, 3).double()}, "seen is B H W"),
+        ({6: torch.ones(2, 3, 3).double()}, "inside is B H W"),
         ({3: torch.zeros(1, 5, 2).double()}, "row is"),
     ):  # fmt: skip
         inputs = [q, k, v, row, col, *rest]

@@ -7,12 +7,12 @@ version. It is looked for in this order:
     2. in the user's cache, where an earlier first use has built it;
     3. else it is built there now, by one process at a time.
 
-A library that is damaged (cut short, altered, unreadable) is passed over and, in the cache, built
-anew; nothing is opened before its digest was compared.
+A library that is damaged (cut short, altered, unreadable) is not used and, in the cache, built
+anew; no library is loaded before its digest was checked.
 
 `SACCADE_NATIVE=0` keeps to plain PyTorch, `SACCADE_NATIVE=avx2` (or generic, avx512, avx512bf16)
-forces an instruction set, `SACCADE_CACHE` moves the cache. `where()` says in one line what came of
-it.
+forces an instruction set, `SACCADE_CACHE` moves the cache. `where()` says in one line which kernels
+are used, and why.
 """
 
 import ctypes
@@ -31,7 +31,7 @@ from saccade.ops.native import build
 INSTRUCTION_SETS = tuple(build.INSTRUCTION_SETS)
 INSTALLED = Path(__file__).with_name(build.NAME)
 CHANGED = "if strip or patchelf changed it, seal it again as docs/install.md says"
-uses = 0  # how often `use` has chosen: each set lays matrices out in a way of its own
+uses = 0  # calls of `use`: matrices that were laid out for one instruction set do not fit another
 
 
 class Kernels(NamedTuple):
@@ -112,7 +112,7 @@ def find() -> Kernels:
 
 
 def _search() -> Kernels:
-    """The first library that may be called, with what there is to say about the others."""
+    """The first library that can be called, and why those before it cannot."""
     notes: list[str] = []
     try:
         return Kernels(_load(INSTALLED), "installed with saccade")
@@ -151,9 +151,9 @@ def _cached(notes: list[str]) -> tuple[ctypes.CDLL, str]:
 
 
 def _own(*paths: Path) -> None:
-    """Refuse a cache into which other users can put a library: its seal tells damage, not authors.
+    """Refuse a cache that other users can write to: a seal shows damage, not who built a library.
 
-    Links are followed: what counts is what would be opened.
+    Links are followed first: what counts is the file that would be loaded.
     """
     if not hasattr(os, "geteuid"):
         return
@@ -171,7 +171,7 @@ def _own(*paths: Path) -> None:
 
 @contextmanager
 def _one_at_a_time(folder: Path) -> Generator[None]:
-    """Wait for other processes that build here; the system lets go of the lock if they end."""
+    """Wait for other processes that build here; the system releases the lock when they end."""
     with (folder / ".lock").open("w") as lock:
         with suppress(ImportError, OSError):  # where there are no locks, all build
             import fcntl

@@ -1,12 +1,13 @@
-"""A feed-forward with normalised branches on CPU: no branch is ever computed.
+"""A feed-forward with normalised branches on CPU, which computes no branch by itself.
 
     h = x W1 + b1                            kept for the backward
     sums over h                              of products of neighbours, and along the borders
     taps, shift                              all branches and the skip as one 3x3, by those sums
     y = gelu(h * taps + shift) W2 + b2       the fused kernel of `native/feed.py`, from h on
 
-Backward, in the same order from below: the fused kernel gives dh as if taps were fixed, dtaps goes
-to the branches and to the sums, and what the sums add to dh is a 5x5 of h for each channel.
+The backward goes from the last line to the first: the fused kernel gives dh as if taps were
+constant, dtaps is passed on to the branches and to the sums, and the gradient through the sums adds
+to dh a 5x5 convolution of h, one for each channel.
 """
 
 import threading
@@ -22,8 +23,8 @@ from saccade.ops.native.linear import Product
 from saccade.ops.operator import Kernel
 
 LANES, SUMS = LIMITS["feed_hidden_step"], LIMITS["moment_sums"]
-FEWEST = 32  # pixels for which it pays to lay out matrices
-PIXELS = 1024  # of a turn, so that what one pass wrote the next finds in a cache
+FEWEST = 32  # pixels; with fewer, laying out the matrices costs more than the kernel saves
+PIXELS = 1024  # that are computed at a time, so that each pass finds its input in the cache
 
 
 def _takes(x, w1, b1, k, *rest) -> bool:
@@ -53,7 +54,7 @@ def _forward(out, residuals, x, w1, b1, k, gamma, beta, w2, b2, eps, skip, tanh)
     run("saccade_feed_forward", feed)
 
 
-def _backward(grad, residuals, wanted, x, w1, b1, k, gamma, beta, w2, b2, eps, skip, tanh):
+def _backward(grad, residuals, needs, x, w1, b1, k, gamma, beta, w2, b2, eps, skip, tanh):
     h, sums, statistics = residuals
     J, C = w1.shape
     dx, dh = torch.empty_like(x), _scratch_like(h)
@@ -80,9 +81,9 @@ _scratch = threading.local()
 
 
 def _scratch_like(h: Tensor) -> Tensor:
-    """A map like h in memory that the next backward of this thread takes again.
+    """A map like h, in memory that the next backward of this thread uses again.
 
-    To give it back and ask for it anew is a page fault for each 4 kB, a tenth of a whole step.
+    Memory that is freed and allocated anew costs a page fault every 4 kB: a tenth of a step.
     """
     memory = getattr(_scratch, "memory", None)
     if memory is None or memory.numel() < h.numel():
@@ -91,7 +92,7 @@ def _scratch_like(h: Tensor) -> Tensor:
 
 
 def _turns(h: Tensor) -> Iterator[tuple[int, int, Any]]:
-    """Some images at a time: their first pixel, how many there are, and the call for them."""
+    """For some images at a time: their first pixel, their number of pixels, and the call."""
     B, H, W, J = h.shape
     images = min(B, -(-PIXELS // (H * W)))
     for first in range(0, B, images):
@@ -110,7 +111,7 @@ def _feed(h: Tensor, one: "_Branches", w2: Tensor, b2: Tensor, tanh: bool) -> An
 
 
 class _Branches:
-    """All branches as one 3x3 of a map with these sums; holds what the structure points at."""
+    """All branches as one 3x3, for a map with these sums; owns the memory that C++ reads."""
 
     def __init__(self, h, sums, k, gamma, beta, eps, skip, statistics):
         n, J = gamma.shape
@@ -122,7 +123,7 @@ class _Branches:
         run("saccade_branches_forward", self.call)
 
     def backward(self, dtaps: Tensor, dshift: Tensor) -> tuple[Tensor, ...]:
-        """Of kernels, scales, shifts and sums."""
+        """The gradients of kernels, scales, shifts and sums."""
         n, _, J = self.k.shape
         dk, dgamma, dbeta = torch.empty_like(self.k), dtaps.new_empty(n, J), dtaps.new_empty(n, J)
         dsums = dtaps.new_empty(SUMS, J)

@@ -1,11 +1,11 @@
 """Compile the kernels: plain C++17, no headers but the system's, one object per instruction set.
 
-An instruction set holds all kernels; the last adds to the one before it a kernel of its own.
+Each instruction set has all kernels; the last one is the one before it and one more kernel.
 
 The library ends in a seal, a line with the fingerprint of the sources and a digest of all bytes
-before it. A file that was cut short or altered is known by it without being opened: the loader
-maps whatever it is given, and a page that is not there would end the process. The line is part of
-the one file, so it goes wherever pip or a copy takes the library.
+before it. It shows whether a file was cut short or altered before the system loads it: loading a
+file with a missing page would end the process. The seal is inside the file, so it stays with the
+library wherever pip or a copy puts it.
 
 Standard library only, and nothing of the package: the package's own build (setup.py) runs this file
 before the package, or torch, can be imported.
@@ -30,12 +30,12 @@ NAME = {"darwin": "kernels.dylib", "win32": "kernels.dll"}.get(sys.platform, "ke
 MOST = 2**28  # bytes that are read of a file
 SEAL, DIGEST = "\nsaccade kernels {}\n", 64  # how a library ends: this line, and a digest in hex
 
-# -mtune=generic: tuned for the very machine, GCC's vector code loses 15-20%. No -ffast-math: it
-# would switch the whole process to flush-to-zero and make NaN unreliable.
+# -mtune=generic: tuned for the machine it runs on, GCC's vector code is 15-20% slower. No
+# -ffast-math: it would switch the whole process to flush-to-zero and make NaN unreliable.
 COMMON = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-math-errno"]
 GCC = [
-    "-fno-tree-loop-distribute-patterns",  # a few zeros are stored faster than memset is called
-    "-fno-predictive-commoning",  # values kept for the next turn of a loop crowd out its sums
+    "-fno-tree-loop-distribute-patterns",  # storing a few zeros is faster than calling memset
+    "-fno-predictive-commoning",  # it takes registers from a loop's sums
 ]
 AVX512 = [
     "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw", "-mfma",
@@ -49,18 +49,18 @@ INSTRUCTION_SETS = {
     "neon": ["kernels.cpp"],
     "neonbf16": ["sasa_half.cpp", "-march=armv8.2-a+bf16"],
 }
-# By kind of processor: the sets that any compiler builds for it, and the one that newer ones do.
+# By processor: the sets that every compiler can build, and the one that needs a newer compiler.
 X86, ARM = ("x86_64", "amd64"), ("aarch64", "arm64")
 KINDS = {
     **dict.fromkeys(X86, (["generic", "avx2", "avx512"], "avx512bf16")),
     **dict.fromkeys(ARM, (["generic", "neon"], "neonbf16")),
 }
-# What tells entry.cpp of a set.
+# The macro that tells entry.cpp that a set was built.
 KNOWN = {"avx512": "X86", "neon": "ARM", "avx512bf16": "AVX512BF16", "neonbf16": "NEONBF16"}
 
 
 class NoCompilerError(RuntimeError):
-    """There is nothing to build with, or it fails; the message says which."""
+    """There is no compiler, or it fails; the message says which."""
 
 
 class DamagedError(RuntimeError):
@@ -90,7 +90,7 @@ def fingerprint() -> str:
 
 
 def layout() -> str:
-    """The fields of call.h, listed for entry.cpp to say where the compiler put each."""
+    """A C++ list of call.h's fields, by which entry.cpp reports where the compiler put each."""
     words = []
     for name, fields in _header_reader().read().structures.items():
         words.append(f"STRUCTURE({name}, {len(fields)})")
@@ -137,7 +137,7 @@ def instruction_sets(cxx: list[str]) -> list[str]:
 
 
 def libraries(cxx: list[str]) -> list[str]:
-    """What threads want to be linked with."""
+    """What programs with threads are linked with."""
     return ["-lpthread"] if "linux" in triple(cxx) else []
 
 
@@ -146,7 +146,7 @@ def compile_objects(
 ) -> list[str]:
     """Compile the kernels of these instruction sets, and what calls them; `flags` come last."""
     common = COMMON if _is_clang(cxx) else COMMON + GCC
-    if "windows-msvc" in triple(cxx):  # where all code may be moved, and the flag is refused
+    if "windows-msvc" in triple(cxx):  # all code is position-independent there; no flag for it
         common = [flag for flag in common if flag != "-fPIC"]
     jobs = {f"{name}.o": [*INSTRUCTION_SETS[name], f"-DSACCADE_ISA={name}"] for name in sets}
     jobs["entry.o"] = ["entry.cpp", f"-DSACCADE_LAYOUT={layout()}"]
@@ -164,7 +164,7 @@ def compile_objects(
 
 
 def seal(path: Path, mark: str) -> None:
-    """Add to a library of the sources with this fingerprint the line that `sealed` reads."""
+    """Append to a library its seal: `mark`, the fingerprint of its sources, and a digest."""
     with path.open("r+b") as file:
         line = SEAL.format(mark).encode()
         digest = hashlib.sha256(file.read() + line).hexdigest()
@@ -193,7 +193,7 @@ def sealed(path: Path) -> str:
 
 
 def _knows(cxx: list[str], name: str) -> bool:
-    """Older compilers know AVX-512 and NEON, but not their bfloat16."""
+    """Older compilers know AVX-512 and NEON, but not their bfloat16 instructions."""
     flags = [flag for flag in INSTRUCTION_SETS[name] if flag.startswith("-")]
     try:
         _run([*cxx, *flags, "-fsyntax-only", "-x", "c++", "-"], "int main() {}")

@@ -1,7 +1,7 @@
-"""What crosses the border to C++: the structures of src/call.h, its limits, and the call.
+"""The interface to C++: the structures of src/call.h, its limits, and the call.
 
-Nothing of it is declared here: fields, limits and codes are read from the header (header.py), and
-`differences` compares what the compiler made of the header with what ctypes made of it.
+Nothing is declared here a second time: fields, limits and codes are read from the header
+(header.py), and `differences` compares the compiler's layout of them with that of ctypes.
 """
 
 import ctypes
@@ -26,9 +26,9 @@ LIMITS = {name.lower(): value for name, value in _HEADER.limits.items()}  # as `
 TYPES = {getattr(torch, name.lower()): code for name, code in _HEADER.enums["Type"].items()}
 REFUSALS = {
     "NO_MEMORY": (MemoryError, "no memory for the kernels' scratch"),
-    "OTHER_SIZE": (RuntimeError, "the library knows the call by another size; build it anew"),
+    "OTHER_SIZE": (RuntimeError, "the library expects a call of another size; build it anew"),
     "OUT_OF_LIMITS": (ValueError, "the kernel does not take such a call"),
-}  # what each Result but DONE means here
+}  # the exception for each Result but DONE
 _REFUSALS = {code: REFUSALS[name] for name, code in _HEADER.enums["Result"].items() if code}
 
 
@@ -97,7 +97,7 @@ def run(name: str, call: ctypes.Structure) -> None:
 
 
 class _Recording(threading.local):
-    """Who notes the calls of this thread (`saccade.ops.native.walk`), if anybody does."""
+    """The recorder of this thread's calls (`saccade.ops.native.walk`), or None."""
 
     recorder: Any = None
 
@@ -106,7 +106,7 @@ recording = _Recording()
 
 
 def fresh(like: Tensor, *shape: int) -> Tensor:
-    """A dense tensor for a kernel to fill; memory that is used again where calls are noted."""
+    """A dense tensor for a kernel to fill; while calls are recorded, in memory that is reused."""
     if recording.recorder is not None:
         return recording.recorder.room(like, shape)
     return like.new_empty(shape)
@@ -118,7 +118,7 @@ def half() -> bool:
 
 
 def _described(call: ctypes.Structure) -> str:
-    """The sizes of a call, as an error message wants them."""
+    """The sizes in a call, for error messages."""
     values = ((field, getattr(call, field)) for field, *_ in call._fields_)
     kinds = _HEADER.structures[type(call).__name__]
     return " ".join(f"{field}={value}" for field, value in values if kinds[field] == "int32_t")

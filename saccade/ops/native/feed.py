@@ -2,8 +2,8 @@
 
     h = x W1 + b1      u = h * taps + shift      y = gelu(u) W2 + b2
 
-Neither u nor gelu(u) ever exists as a map; h does only if a backward is to come, which needs no
-more. Backward, dh exists for a part of the map at a time.
+Neither u nor gelu(u) is ever held as a whole map. h is, but only if gradients will be needed: the
+backward reads nothing else. It computes dh for a part of the map at a time.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from saccade.ops.native.linear import pays
 from saccade.ops.operator import Kernel
 
 LANES = LIMITS["feed_hidden_step"]  # hidden channels come in multiples of it
-FEWEST = 32  # pixels for which it pays to lay out two matrices
+FEWEST = 32  # pixels; with fewer, laying out two matrices costs more than the kernel saves
 
 
 def _takes(x, w1, b1, taps, shift, w2, b2, tanh) -> bool:
@@ -35,7 +35,7 @@ def _forward(out, residuals, x, w1, b1, taps, shift, w2, b2, tanh) -> None:
     run("saccade_feed_forward", call)
 
 
-def _backward(grad, residuals, wanted, x, w1, b1, taps, shift, w2, b2, tanh):
+def _backward(grad, residuals, needs, x, w1, b1, taps, shift, w2, b2, tanh):
     dx, (h,) = torch.empty_like(x), residuals
     dw1, db1, dw2, db2 = (torch.zeros_like(t) for t in (w1, b1, w2, b2))
     dshift = None if shift is None else torch.zeros_like(shift)
@@ -53,7 +53,7 @@ def _backward(grad, residuals, wanted, x, w1, b1, taps, shift, w2, b2, tanh):
 def _call(x, w1, b1, taps, shift, w2, b2, tanh) -> tuple[Any, Tensor | None]:
     """The structure for C++, and the taps place by place, which must outlive the call."""
     B, H, W, C = x.shape
-    if taps is None:  # no pixel knows its neighbours: one column of them
+    if taps is None:  # pixels do not depend on their neighbours: all of them as one column
         B, H, W = 1, B * H * W, 1
     else:
         taps = taps.flatten(1).mT.contiguous()

@@ -1,7 +1,7 @@
-"""Read src/call.h, the one place that says what crosses the border between Python and C++.
+"""Read src/call.h, the one file that declares the interface between Python and C++.
 
 Structures, limits and codes are written there for the compiler. This reader knows the small part of
-C++ that the file is written in and refuses the rest: nothing is skipped that might matter.
+C++ that the file is written in, and refuses everything else, so that no declaration is overlooked.
 
     enum Name : int32_t { NAME = 0, ... };
     constexpr int NAME = 15, ...;
@@ -54,7 +54,7 @@ def read(text: str | None = None) -> Header:
 
 
 def _add(header: Header, name: str, content: str, kind: re.Pattern) -> bool:
-    """Enter a declaration; False if there is anything in it that is not understood."""
+    """Enter a declaration; False if any part of it is not understood."""
     if kind is STRUCT:
         return name not in header.structures and _add_structure(header.structures, name, content)
     known = header.enums.setdefault(name, {}) if kind is ENUM else header.limits

@@ -2,12 +2,13 @@
 
     y = x w^T + b            dw += g^T x,  db += sum over pixels of g
 
-of one matrix for all (`times`, `add_gradients`) or one for each image (`..._each`).
+with one matrix for all images (`times`, `add_gradients`) or one for each (`..._each`).
 
-By a kernel of our own where that is the faster one. MKL lays out pixels that are used only once,
-which takes up to a quarter of its time, and keeps to vectors of 256 bits on processors that are not
-Intel's: on Zen 5, which has 512, the kernel is twice as fast. On Intel's with AVX-512, and where
-there is no AVX2, by torch. All in float32, into tensors that are there.
+By our own kernel where it is faster than torch's library, MKL. MKL copies the pixels into another
+layout first, up to a quarter of its time, although each is used only once; and on processors that
+are not Intel's it uses vectors of 256 bits: on Zen 5, which has 512, our kernel is twice as fast.
+On Intel's with AVX-512, and without AVX2, torch computes the products. All in float32, into
+tensors that exist already.
 """
 
 import torch
@@ -18,7 +19,7 @@ from saccade.ops import native
 from saccade.ops.native.call import Linear, pointer, run
 from saccade.ops.operator import Kernel
 
-FEWEST = 96  # pixels for which it pays to lay out a matrix
+FEWEST = 96  # pixels; with fewer, laying out a matrix costs more than the kernel saves
 
 
 @torch.compiler.assume_constant_result
@@ -43,15 +44,15 @@ def add_gradients(
     dweight: Float[Tensor, "N K"],
     dbias: Float[Tensor, "N"] | None,
 ) -> None:
-    """Adds to dweight and dbias what `times` gives them, all dense."""
+    """Add to dweight and dbias their gradients by `times`; all tensors are dense."""
     Product(x, grad, dweight, dbias, gradients=True)(0, len(x))
 
 
 class Product:
-    """`times`, or with `gradients` its `add_gradients`, over a few pixels at a time.
+    """`times`, or with `gradients` its `add_gradients`, for a few pixels at a time.
 
-    Between two turns nothing but pointers move. `moving`: whether x and y (out, or its gradient)
-    hold the pixels of all turns or, used anew by each, of one.
+    From one turn to the next only pointers change. `moving` says of x and of y (out, or its
+    gradient) whether it holds the pixels of all turns, or only of one and is overwritten by each.
     """
 
     def __init__(self, x, y, weight, bias, moving=(True, True), gradients=False):
@@ -116,7 +117,7 @@ def add_gradients_each(
     dweight: Float[Tensor, "B N K"],
     dbias: Float[Tensor, "B N"],
 ) -> None:
-    """Adds to dweight and dbias what `times_each` gives them, all dense."""
+    """Add to dweight and dbias their gradients by `times_each`; all tensors are dense."""
     if pays() and x.shape[1] >= FEWEST:
         call = Linear(torch.get_num_threads(), *x.shape, grad.shape[2], x.data_ptr())
         call.y, call.dw, call.db = grad.data_ptr(), dweight.data_ptr(), dbias.data_ptr()
@@ -138,16 +139,16 @@ def _forward(out, residuals, x, weight, bias) -> None:
     times(x.view(-1, C), weight, bias, out.view(-1, D))
 
 
-def _backward(grad, residuals, wanted, x, weight, bias):
+def _backward(grad, residuals, needs, x, weight, bias):
     D, C = weight.shape
     dx = dweight = dbias = None
     g = grad.view(-1, D)
-    if wanted[0]:
+    if needs[0]:
         dx = torch.empty_like(x)
         times(g, weight.mT, None, dx.view(-1, C))
-    if wanted[1] or wanted[2]:
+    if needs[1] or needs[2]:
         dweight = torch.zeros_like(weight)
-        dbias = torch.zeros_like(bias) if bias is not None and wanted[2] else None
+        dbias = torch.zeros_like(bias) if bias is not None and needs[2] else None
         add_gradients(g, x.view(-1, C), dweight, dbias)
     return dx, dweight, dbias
 

@@ -6,11 +6,12 @@
     M    = S Wv + Q                                   Q = U2 Wk                       B C C
     y    = x M^T + S bv + c                           c = U2 (b1 + bk) + b2           B N C
 
-Matrices are as `nn.Linear` keeps them, (out, in). The tokens meet two kernels: one takes their
-means and reads them once forward and once backward, the other multiplies them; what lies between
-has no tokens and is left to torch. Backward the tokens' gradient is written once, by the product,
-and the means' is added where it is. Of the softmax only its log-sum-exp is kept, so that backward a
-share is as exact as its logit: to 1e-4 of itself where logits are a thousand.
+Matrices are as `nn.Linear` keeps them, (out, in). Two kernels read the tokens: one computes their
+means, and reads them once forward and once backward, the other multiplies them. The steps between
+have no token axis and are left to torch. In the backward the product writes the tokens' gradient,
+and the gradient through the means is added to it in place. Of the softmax only the log-sum-exp is
+saved, so that in the backward a weight is as exact as its logit: to 1e-4 of itself where logits are
+about a thousand.
 """
 
 from typing import Any
@@ -27,12 +28,12 @@ from saccade.ops.operator import Kernel
 
 
 def _means(x: Tensor, ask: Tensor, mean: Tensor, lse: Tensor) -> None:
-    """Fills in the means, and the log-sum-exp of every head's logits."""
+    """Fill in the means, and the log-sum-exp of every head's logits."""
     run("saccade_summary_forward", _call(x, ask, mean=mean, lse=lse))
 
 
 def _means_backward(dmean, x, ask, mean, lse, dx, add: bool) -> Tensor:
-    """The gradient of ask; that of x goes to dx, in place of what is there or added."""
+    """The gradient of ask; that of x is written to dx or, with `add`, added to it."""
     dask, dmean = torch.empty_like(ask), dmean.contiguous()
     delta = (dmean * mean).sum(-1)
     call = _call(x, ask, lse=lse, dmean=dmean, delta=delta, dx=dx, dask=dask)
@@ -79,11 +80,11 @@ def _ask(ws: Tensor, wk: Tensor) -> Tensor:
     return torch.addmm(ws, ws, wk, beta=0, alpha=_scale(ws))
 
 
-def _backward(grad, residuals, wanted, x, wk, bk, wv, bv, ws, u1, b1, u2, b2):
+def _backward(grad, residuals, needs, x, wk, bk, wv, bv, ws, u1, b1, u2, b2):
     """Line by line, from the last of the equations to the first."""
     (B, _, C), h = x.shape, len(ws)
     m, p, g, mean, lse = residuals
-    dx = torch.empty_like(x)  # before all that is small: it wants the place of a map that is gone
+    dx = torch.empty_like(x)  # before the small tensors: so it gets the memory of a freed map
     # y = x M^T + S bv + c
     dm, dbias = x.new_zeros(B, C, C), x.new_zeros(B, C)
     add_gradients_each(grad, x, dm, dbias)

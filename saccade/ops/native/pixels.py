@@ -1,13 +1,13 @@
-"""Products of a map's pixels for inference on CPU, and what is made of them.
+"""Inference on CPU: products of a map's pixels, fused with the steps around them.
 
-    product          y = relu(x W^T + b + skip)         W laid out once; relu and skip if asked for
+    product          y = relu(x W^T + b + skip)         W laid out once; relu and skip optional
     projected        SASA of (q, k, v) = x W^T + b      see ops/sasa.py
-    convolution      y = relu(norm(conv(x)) + skip)     what of it there is; see src/convolution.h
+    convolution      y = relu(norm(conv(x)) + skip)     each part optional; see src/convolution.h
     learned queries  y = x + QnA(LayerNorm(x))          see ops/qna.py
     windows          y = x + attention(LayerNorm(x))    see ops/window.py
 
-Maps lie B H W C. As in `residual.py`, a call is prepared once, and what follows from weights is
-computed anew when their contents are others.
+Maps lie B H W C in memory. As in `residual.py`, a call is prepared once, and tensors that are
+derived from weights are computed anew when the weights have changed.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,7 @@ Matrix = Callable[[], tuple[Tensor, Tensor | None]]
 
 
 class PixelProduct:
-    """relu(x W^T + b + skip); `matrix` computes W (D C) and b (D), or None, of `weights`."""
+    """relu(x W^T + b + skip); `matrix()` computes W (D C) and b (D, or None)."""
 
     def __init__(self, outputs: int, inputs: int, weights: Iterable[Tensor], matrix: Matrix,
                  relu: bool = False):  # fmt: skip
@@ -63,11 +63,11 @@ class PixelProduct:
 
 
 class ReadyConvolution:
-    """relu(LayerNorm(conv(x)) + skip), without what is not asked for.
+    """relu(LayerNorm(conv(x)) + skip); norm, relu and skip are optional.
 
-    product   of squares of `kernel` x `kernel` pixels, side by side; its relu is what `relu` says
-    shift     with it (or a None in its place), x is the mean of each stride x stride pixels plus
-              shift, and nowhere below 0
+    product   the convolution as a product, of patches of `kernel` x `kernel` pixels; it also says
+              whether there is a relu
+    mean      x is first averaged over stride x stride pixels, then relu(x + shift) is taken
     """
 
     def __init__(self, product: PixelProduct, kernel: int, stride: int, padding: int = 0,
@@ -106,7 +106,7 @@ class ReadyConvolution:
 
 
 class ProjectedAttention:
-    """SASA of what `project` gives: queries, keys (unless there are none) and values side by side.
+    """SASA of the output of `project`: queries, keys (with a content term) and values side by side.
 
     `row` and `col` are the tables of positions, or None.
     """
@@ -139,7 +139,7 @@ class ProjectedAttention:
 class LearnedQueriesResidual:
     """x + mix(QnA(LayerNorm(x))); `project` gives values and scores side by side.
 
-    With a stride, `skip` stands in the place of x.
+    With a stride, the output of `skip` is added instead of x.
     """
 
     def __init__(self, norm: Norm, project: PixelProduct, mix: PixelProduct, rpe: Tensor,

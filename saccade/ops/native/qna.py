@@ -3,15 +3,15 @@
     p(l, ab) = softmax over the window of s(l, ab) + rpe(l, ab)
     z        = sum over ab of  (sum over l of p(l, ab) ws(l, ab))  v(ab)
 
-The queries are folded into one weight per offset before a value is read; neither scores nor values
-are ever copied per offset or per query, and both may lie side by side in one map. Nothing is kept
-for the backward but the inputs.
+The queries are folded into one weight per offset before a value is read. Neither scores nor values
+are copied per offset or per query; both may lie side by side in one map. Only the inputs are saved
+for the backward.
 
     (v, s) = x W + b        z = aggregate(s, v)        y = z Wo + bo
 
-The layer goes a few images at a time: what lies between its products is read while it is still in
-the cache, and without a gradient to come it never exists for more than those few images. Backward
-likewise, the gradients of z, v and s exist for a few images only.
+The layer is computed for a few images at a time, so that each step finds the result of the one
+before in the cache. Without gradients, the maps between its products are held for those few images
+only; in the backward, so are the gradients of z, v and s.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from saccade.ops.native.linear import Product
 from saccade.ops.operator import Kernel
 
 WIDEST = LIMITS["qna_window"]
-ENOUGH = 2**21  # bytes of values and scores, for each thread, that a turn takes
+ENOUGH = 2**21  # bytes of values and scores, for each thread, of the images of one turn
 
 
 # -- the aggregation ------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ def _forward(out, residuals, s, v, rpe, ws, stride, padding, fold) -> None:
     run("saccade_qna_forward", call)
 
 
-def _backward(grad, residuals, wanted, s, v, rpe, ws, stride, padding, fold):
+def _backward(grad, residuals, needs, s, v, rpe, ws, stride, padding, fold):
     ds, dv, drpe = (t.new_empty(t.shape) for t in (s, v, rpe))
     dws = None if ws is None else torch.empty_like(ws)
     s, v, grad = map(_merged, (s, v, grad))
@@ -50,7 +50,7 @@ def _backward(grad, residuals, wanted, s, v, rpe, ws, stride, padding, fold):
 
 
 def _merged(t: Tensor) -> Tensor:
-    """With the axes behind the grid as one: a view wherever those lie together, as they do."""
+    """The axes after the grid merged into one; a view, because they are contiguous here."""
     return t.flatten(3)
 
 
@@ -109,7 +109,7 @@ def _layer_forward(
 
 
 def _layer_backward(
-    grad, residuals, wanted, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding
+    grad, residuals, needs, x, weight, bias, rpe, ws, mix, mix_bias, stride, padding
 ):
     vs, z = residuals
     dx = torch.empty_like(x)
@@ -120,7 +120,7 @@ def _layer_backward(
     of_rpe, of_ws = torch.empty_like(rpe), None if ws is None else torch.empty_like(ws)
     n = _images(x, weight)
     dvs = vs.new_empty(n, *vs.shape[1:])
-    shared = z.shape == x.shape  # dz may lie where dx will: by then it has been read
+    shared = z.shape == x.shape  # dz may use the memory of dx: it is read before dx is written
     dz = dx if shared else z.new_empty(n, *z.shape[1:])
     moving = ("s", "v", "out", "gout") if shared else ("s", "v", "out")
     aggregate = InTurns(
@@ -159,10 +159,10 @@ def _pixels(t: Tensor) -> Tensor:
 
 
 class InTurns:
-    """A kernel over a few images at a time: between two turns nothing but pointers move.
+    """A kernel called for a few images at a time; from one turn to the next only pointers change.
 
-    All maps are whole and lie B H W C. `sums` are those over images. What is named by `moving`
-    holds all images, the rest those of one turn.
+    All maps lie B H W C in memory. `sums` are summed over images. Maps named in `moving` hold all
+    images, the others those of one turn.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class InTurns:
 
 
 def _whole(t: Tensor | None, first: int = 0) -> Map:
-    """A map that lies B H W C, from channel `first` on."""
+    """A map that lies B H W C in memory, from channel `first` on."""
     if t is None:
         return Map()
     _, H, W, C = t.shape
@@ -200,7 +200,7 @@ ATTEND_NATIVE = Kernel(
     forward=_layer_forward,
     backward=_layer_backward,
     takes=lambda x, weight, bias, rpe, *rest: len(rpe) <= WIDEST,
-    about=f"windows up to {WIDEST}, in float32, where sums over turns lose nothing",
+    about=f"windows up to {WIDEST}, in float32, in which its sums stay exact enough",
     ready=native.available,
     keeps=_keeps,
 )

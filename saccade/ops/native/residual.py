@@ -3,13 +3,12 @@
     key-only   y = x + ((n Wv^T + bv) * g) P^T + n Q^T + c      see src/key_only.h
     feed       y = x + W2 gelu(taps * (W1 n + b1) + shift) + b2   see src/feed.h
 
-with n = LayerNorm(x). A call is prepared once for the weights at hand: pointers are written down,
-and what follows from weights alone (P = U2 U1 and the like) is computed. The weights' contents are
-compared by a checksum at every call, so that no result is ever of weights that are gone, whoever
-wrote new ones and how.
+with n = LayerNorm(x). A call is prepared once: its structure gets its pointers, and what depends on
+weights alone (P = U2 U1 and the like) is computed. Each call compares a checksum of the weights'
+contents, so that a change of weights, however it was made, is never overlooked.
 
-Layers keep such calls; as operators of torch, in graphs, they are made anew, and what follows from
-weights is kept as long as those live.
+Layers keep their prepared calls. As operators of torch, in graphs, calls are prepared each time,
+and the tensors that were derived from weights are kept as long as the weights exist.
 """
 
 import ctypes
@@ -37,20 +36,20 @@ from saccade.ops.native.linear import pays
 from saccade.ops.operator import Kernel
 
 LANES = LIMITS["feed_hidden_step"]
-MOST = 1024  # pixels up to which it pays to keep matrices: then reading weights takes the time
+MOST = 1024  # pixels up to which it pays to keep matrices: reading weights takes most time there
 
 
 class Memory:
-    """What followed from weights, and from which."""
+    """The tensors last derived from weights, and the checksum of those weights."""
 
     def __init__(self) -> None:
         self.latest: tuple[Any, tuple[Tensor, ...]] = None, ()
 
 
 class FromWeights:
-    """Tensors that follow from weights, computed anew whenever those have other contents.
+    """Tensors derived from weights, computed anew when the weights' contents or `key` change.
 
-    Or when they are asked for with another `key`; `call` is handed to whoever computes them.
+    `call` is passed on to the function that computes them.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class FromWeights:
         return value
 
 
-NUMBERS: dict[float, Tensor] = {}  # that kernels read by their addresses, for good
+NUMBERS: dict[float, Tensor] = {}  # kernels read them by their addresses, so they are never freed
 
 
 class Norm:
@@ -127,7 +126,7 @@ class KeyOnlyResidual:
             p, q, c = u2 @ u1, u2 @ wk, torch.addmv(b2, u2, b1 + bk)
             call.p, call.q, call.c = map(pointer, (p, q, c))
             matrices = packed("key_only", call)
-            call.p = call.q = call.c = None  # which end here
+            call.p = call.q = call.c = None  # these tensors are freed here
             return ask, matrices
 
         self.alive = norm, wk, bk, wv, bv
@@ -185,7 +184,7 @@ class FeedResidual:
         if taps:
             call.B, call.H, call.W = B, H, W
             call.taps, call.shift = map(pointer, taps)
-        else:  # no pixel knows its neighbours: one column of them
+        else:  # pixels do not depend on their neighbours: all of them as one column
             call.B, call.H, call.W = 1, B * H * W, 1
         if B * H * W <= MOST or call.half:
             matrices = self.matrices(call, key=(call.threads, B, H, W))
@@ -201,7 +200,7 @@ def copied(call: Any) -> Any:
 
 
 def packed(name: str, call: ctypes.Structure) -> Tensor:
-    """The matrices of a call, as its kernel reads them."""
+    """The matrices of a call, in the layout that its kernel reads."""
     library, address = native.library(), ctypes.byref(call)
     size = getattr(library, f"saccade_{name}_packed")(address, ctypes.sizeof(call))
     room = torch.empty(size // 4, dtype=torch.float32)
@@ -210,14 +209,14 @@ def packed(name: str, call: ctypes.Structure) -> Tensor:
 
 
 def serves(*tensors: Tensor) -> bool:
-    """Whether the calls above can be made of these weights, on this machine."""
+    """Whether the calls above work with these weights, on this machine."""
     return pays() and all(
         t.dtype == torch.float32 and t.is_contiguous() and not t.is_neg() for t in tensors
     )
 
 
 def extent(t: Tensor) -> int:
-    """The bytes from its first number to its last; expanded, it has fewer than numbers say."""
+    """The bytes from its first number to its last: fewer than by its shape, if it is expanded."""
     if not t.numel():
         return 0
     last = sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
@@ -225,7 +224,7 @@ def extent(t: Tensor) -> int:
 
 
 def dense(t: Tensor) -> bool:
-    """Whether its numbers lie side by side, in whichever order, as they are."""
+    """Whether its numbers fill one block of memory, whatever the order of its axes."""
     beside = t.is_contiguous() or t.is_contiguous(memory_format=torch.channels_last)
     return beside and not t.is_neg()
 

@@ -2,8 +2,8 @@
 
     s(ab) = q . k(ab) + q . r(a-i, b-j)     y = sum over the window of softmax(s) v
 
-Nothing is kept for the backward but the inputs: it computes the weights again, which is cheaper
-than to write and read them.
+Only the inputs are saved for the backward: it computes the attention weights again, which is
+cheaper than writing and reading them.
 """
 
 from typing import Any
@@ -32,7 +32,7 @@ def _forward(out, residuals, q, k, v, row, col, heads, window, border) -> None:
     run("saccade_sasa_forward", call)
 
 
-def _backward(grad, residuals, wanted, q, k, v, row, col, heads, window, border):
+def _backward(grad, residuals, needs, q, k, v, row, col, heads, window, border):
     gradients = [None if t is None else torch.empty_like(t) for t in (q, k, v, row, col)]
     dq, dk, dv, drow, dcol = gradients
     call = _call(q, k, v, row, col, heads, window, border)

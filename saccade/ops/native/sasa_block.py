@@ -3,10 +3,9 @@
     q = Wq x,  k = Wk x,  v = Wv(place) x
     y_ij = sum over ab in the block of ij of  softmax_ab(q_ij . k_ab + q_ij . r_{a-i,b-j})  v_ab
 
-A block has 4 x 4 pixels. Queries, keys and values are many times the image they are made of, and
-exist for one head of one block at a time, forward and backward: nothing is kept but the image.
-Without a gradient to come, the norm and the maximum over each block can be had at once, and y does
-not exist either.
+A block has 4 x 4 pixels. Queries, keys and values are many times larger than the image, so they are
+held for one head of one block at a time, forward and backward; only the image is saved. Without
+gradients, the kernel also applies the norm and the maximum over each block, and y is never stored.
 """
 
 from collections.abc import Callable, Iterable
@@ -47,7 +46,7 @@ def _maximum(out, residuals, x, wq, wk, wv, row, col, scale, shift, heads, mask)
     run("saccade_block_forward", call)
 
 
-def _backward(grad, residuals, wanted, x, wq, wk, wv, row, col, heads, mask):
+def _backward(grad, residuals, needs, x, wq, wk, wv, row, col, heads, mask):
     inputs = x, wq, wk, wv, row, col
     gradients = [None if t is None else t.new_empty(t.shape) for t in inputs]
     call = _call(*inputs, heads, mask)
@@ -67,9 +66,9 @@ def _call(x, wq, wk, wv, row, col, heads, mask) -> Any:
 
 
 class BlocksMaximum:
-    """The maximum over each block of what attention in it gives, scaled and shifted; for inference.
+    """Attention in each block, scaled and shifted, then its maximum over the block; for inference.
 
-    weights    computes wq, wk, wv, scale and shift, of `numbers`
+    weights    computes wq, wk, wv, scale and shift from `numbers`
     """
 
     def __init__(self, numbers: Iterable[Tensor], weights: Callable[[], tuple[Tensor, ...]],

@@ -1,18 +1,18 @@
-"""A row of kernel calls, noted once and made again by one call of the library.
+"""A sequence of kernel calls, recorded once and repeated by one call of the library.
 
     recorder = Recorder()
-    with recorder:                     every kernel call of this thread is made, and noted
+    with recorder:                     every kernel call of this thread is made, and recorded
         maps = compute(x)
     walk = Walk(recorder, x, maps)     the same calls, between two addresses that change: x and maps
     walk(x)
 
-Between those, calls write to memory that the walk keeps, and that it uses again as soon as nobody
-reads it: fresh memory costs a page fault every 4 kB, which is up to a fifth of a model's time. What
-is between the calls in Python is not noted. So it must do nothing but find addresses: who makes a
-walk compares what it gives. And no call may reach for memory that will be gone: a recorder looks at
-every address (`whole`).
+The maps between x and the result lie in memory that belongs to the walk, and that it reuses as soon
+as no later call reads it: new memory costs a page fault every 4 kB, up to a fifth of a model's
+time. Python code between the calls is not recorded, so it must do no work of its own but pass
+tensors on; whoever makes a walk therefore compares its result with the model's. No call may use
+memory that is freed later: the recorder checks every address (`whole`).
 
-A walk holds as long as the weights have the contents that they had (`current`).
+A walk is valid as long as the contents of the weights do not change (`current`).
 """
 
 import ctypes
@@ -29,12 +29,12 @@ from saccade.ops.native.residual import extent
 
 
 class Recorder:
-    """Notes the kernel calls of a thread, and hands out memory for what is between them."""
+    """Records the kernel calls of a thread, and provides the memory of the maps between them."""
 
     def __init__(self, half: bool = False, stays: Iterable[Tensor] = ()):
-        """`stays`: the image and the weights, whose memory nobody frees."""
+        """`stays`: the image and the weights, whose memory is not freed."""
         self.half = half  # products of bfloat16
-        self.whole = True  # whether no call reached for other memory
+        self.whole = True  # whether no call used other memory
         self.places = [*map(_place, stays)]
         self.calls: list[tuple[str, ctypes.Structure]] = []
         self.memory: list[Tensor] = []
@@ -57,14 +57,14 @@ class Recorder:
         return any(begin <= address < end for begin, end in self.places)
 
     def depends(self, weights: tuple[Any, Any, Any], value: tuple[Tensor, ...]) -> None:
-        """What follows from weights is read: addresses, sizes, their count; and the tensors."""
+        """A call reads `value`, derived from weights (their addresses, sizes and number)."""
         addresses, sizes, count = weights
         self.weights.update(zip(addresses[: count.value], sizes[: count.value], strict=True))
         self.alive.append(value)
         self.places += map(_place, value)
 
     def room(self, like: Tensor, shape: Sequence[int]) -> Tensor:
-        """Memory that nobody else holds now; where it was made does not count."""
+        """Memory of the walk that no tensor uses now, whatever its shape was before."""
         count = 1
         for side in shape:
             count *= side
@@ -79,7 +79,7 @@ class Recorder:
 
 
 def _place(t: Tensor) -> tuple[int, int]:
-    """Where it begins in memory, and ends."""
+    """The addresses where it begins and ends."""
     return t.data_ptr(), t.data_ptr() + extent(t)
 
 
@@ -95,7 +95,7 @@ class Walk:
 
     def __init__(self, recorder: Recorder, x: Tensor, maps: Sequence[Tensor]):
         if not recorder.whole:
-            raise ValueError("a call reaches for memory that will be gone")
+            raise ValueError("a call uses memory that will be freed")
         library = native.library()
         self.alive = recorder
         self.calls = [call for _, call in recorder.calls]
@@ -114,7 +114,7 @@ class Walk:
         for y in maps:
             whole = places.get(y.data_ptr())
             if whole is None:
-                raise ValueError("a map is not what a kernel wrote")
+                raise ValueError("a map was not written by a kernel")
             self.outputs.append((_within(fields, whole), whole.numel(), y.shape, y.stride()))
         self.fits = bool(self.inputs) and len({y.data_ptr() for y in maps}) == len(maps)
         self.busy = threading.Lock()
@@ -129,15 +129,15 @@ class Walk:
         self.contents = self.checksum(*self.weights)
 
     def watch_contents(self, tensors: Iterable[Tensor]) -> None:
-        """The walk's weights are a copy: it holds as long as these have the contents they have."""
+        """The walk's weights are copies: it is valid as long as these originals do not change."""
         self._depend({t.data_ptr(): extent(t) for t in tensors})
 
     def current(self) -> bool:
-        """Whether the weights have the contents that the walk was made of."""
+        """Whether the weights have the contents that they had when the walk was made."""
         return self.checksum(*self.weights) == self.contents
 
     def __call__(self, x: Tensor) -> list[Tensor] | None:
-        """The maps; None while another thread is on the walk, or for lack of memory."""
+        """The maps; None while another thread uses the walk, or if there is no memory."""
         if not self.busy.acquire(blocking=False):
             return None
         try:
@@ -157,14 +157,14 @@ class Walk:
 
 
 def _within(fields: list[Any], whole: Tensor) -> list[tuple[Any, int]]:
-    """The addresses inside of a dense tensor, and how far from its beginning they are."""
+    """The fields that point into a dense tensor, with their distances from its beginning."""
     begin, size = whole.data_ptr(), whole.numel() * whole.element_size()
     inside = [(field, (field.value or 0) - begin) for field in fields]
     return [(field, offset) for field, offset in inside if 0 <= offset < size]
 
 
 def _addresses(call: ctypes.Structure) -> Iterator[Any]:
-    """All addresses in a call, to be read and written where they are."""
+    """All address fields of a call, as objects to read and write them by."""
     for name, kind, *_ in call._fields_:
         if kind is ctypes.c_void_p:
             yield ctypes.c_void_p.from_buffer(call, getattr(type(call), name).offset)

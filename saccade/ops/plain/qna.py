@@ -1,4 +1,4 @@
-"""Learned-query aggregation offset by offset: no windows and no attention maps exist.
+"""Learned-query aggregation offset by offset, without copies of windows or attention maps.
 
     P_l(w, o) = exp(s_l(w + o) + r_l(o)) / sum over o' of exp(s_l(w + o') + r_l(o'))
     z(w)      = sum over o of c(w, o) v(w + o),     c(w, o) = sum over l of P_l(w, o) Ws_l(o)
@@ -6,7 +6,7 @@
 Memory does not grow with k, forward or backward. The softmax is exact, for the maximum of each
 window is subtracted. The queries are folded into one coefficient per head before V is touched, so
 V's work does not grow with L. Inside, V and z carry an axis for the queries, of length 1 where they
-share it. What runs at every offset goes without type checks even in tests: it runs too often.
+share it. Functions that run at every offset have no type checks even in tests: they run too often.
 """
 
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ def _exp(s: Tensor, m: Tensor, rpe: Tensor, step: _Step) -> Tensor:
 
 @no_type_check
 def _fold(c: Tensor) -> Tensor:
-    """The sum over the queries, which stay as an axis of one. (Tensor.sum is slow for a few.)"""
+    """The sum over the queries, as an axis of length 1. (Tensor.sum is slow for a few.)"""
     return reduce(torch.add, c.split(1, 3))
 
 
@@ -93,7 +93,7 @@ def _forward(out, residuals, s, v, rpe, ws, stride, padding, fold) -> None:
     out.copy_(z)
 
 
-def _backward(grad, residuals, wanted, s, v, rpe, ws, stride, padding, fold):
+def _backward(grad, residuals, needs, s, v, rpe, ws, stride, padding, fold):
     """With t = g . v(w + o):  dV = c g,  dWs = P t,  ds = dr = P (Ws t - D), D = sum of P Ws t.
 
     The first walk reads V; the second, once D is known, works on the small maps alone.

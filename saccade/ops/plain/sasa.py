@@ -2,16 +2,16 @@
 
 The map is cut into tiles of s x s queries. A tile needs the (s+k-1) x (s+k-1) keys around it, so
 
-    logits = Q K^T + (q . row, leant) + (q . col, leant)      s^2 x (s+k-1)^2 per tile and head
+    logits = Q K^T + skew(q . row) + skew(q . col)            s^2 x (s+k-1)^2 per tile and head
 
-is one small dense product. Of these keys, a query may see the k x k of its own window only: query
-row y of a tile sees key rows y to y+k-1. Its k row logits are written into s+k-1 places from place
-y on, with OUT in all others, and so say both how much and whether. Likewise for columns; the sum
-of the two is position term and window in one.
+is one small dense product. Of these keys, a query attends to the k x k of its own window only:
+query row y of a tile to key rows y to y+k-1. So `skew` writes its k row logits into s+k-1 places,
+from place y on, and OUT into all others: they hold the position term, and the window as a mask.
+Likewise for columns.
 
-Tiles are worked off in parts (some images, some heads, a band of rows) of a bounded number of
-floats, forward and backward; backward computes the weights of a part again. So nothing is kept
-for it but q, k and v themselves.
+Tiles are computed in parts (some images, some heads, a band of rows) of a bounded number of floats,
+forward and backward. The backward computes the attention weights of a part again, so that only q, k
+and v are saved for it.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,10 @@ from torch.nn import functional as F
 from saccade.ops.operator import Kernel
 from saccade.ops.precision import wide
 
-OUT = -1e30  # the logit of what is not to be seen; finite: a line of only -inf would give NaN
+OUT = -1e30  # the logit of keys outside the window; finite: a row of -inf alone would give NaN
 SIDE = 4  # of a tile, on a map that is not one tile
 WHOLE = 7  # up to so many rows (columns), a map is one tile high (wide)
-LEAST, MOST = 2**19, 2**20  # floats in work at a time; above, a CPU's caches no longer hold them
+LEAST, MOST = 2**19, 2**20  # floats of a part; with more, they do not fit into a CPU's caches
 
 
 def _by_head(x: Float[Tensor, "B C H W"], heads: int) -> Float[Tensor, "B h H W d"]:
@@ -44,7 +44,7 @@ class Band(NamedTuple):
     B: int  # images
     h: int  # heads
     top: int  # its first row,
-    end: int  # the row behind its last,
+    end: int  # the row after its last,
     H: int  # and the whole map's size
     W: int
     window: int
@@ -53,7 +53,7 @@ class Band(NamedTuple):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """How many tiles, down and along; the last ones may reach over the end."""
+        """How many tiles, vertically and horizontally; the last ones may reach beyond the map."""
         return -((self.top - self.end) // self.th), -(-self.W // self.tw)
 
     @property
@@ -63,12 +63,12 @@ class Band(NamedTuple):
 
     @property
     def halo(self) -> tuple[int, int, int]:
-        """The rows that the band's windows see, first and behind last, and how many are missing."""
+        """The rows that the band's windows reach (first, end), and how many are off the map."""
         low = max(self.top - self.window // 2, 0)
         return low, min(self.end + self.window // 2, self.H), low - self.top + self.window // 2
 
     def queries(self, x: Float[Tensor, "B h H W d"]) -> Float[Tensor, "n T d"]:
-        """The band's own pixels, tile after tile, zeros over the end."""
+        """The band's own pixels, tile after tile; zeros beyond the map."""
         ny, nx = self.grid
         x = x[:, :, self.top : self.end].to(wide(x.dtype))
         over = (ny * self.th - (self.end - self.top), nx * self.tw - self.W)
@@ -98,7 +98,7 @@ class Band(NamedTuple):
         return tiles.reshape(self.B, self.h, -1, tiles.shape[2])
 
     def add(self, tiles: Float[Tensor, "n K d"], to: Float[Tensor, "B h H W d"]) -> None:
-        """The transpose of `keys`: add up what the tiles around each pixel say of it."""
+        """The transpose of `keys`: add each tile's numbers to the pixels that it read."""
         (ny, nx), (low, high, above), p = self.grid, self.halo, self.window // 2
         th, tw, kh, kw = self.th, self.tw, self.th + 2 * p, self.tw + 2 * p
         x = tiles.reshape(self.B, self.h, ny, nx, kh, kw, -1).transpose(3, 4)  # B h ny kh nx kw d
@@ -128,8 +128,8 @@ def _weights(
         logits = (band.B * band.h, ny, nx, band.th, band.tw, band.window)
         down = (rows @ row.to(q.dtype).mT).reshape(logits)
         along = (cols @ col.to(q.dtype).mT).reshape(logits)
-    down = _lean(down.transpose(3, 4)).transpose(3, 4)  # .. th tw kh
-    along = _lean(along)  # .. th tw kw
+    down = _skew(down.transpose(3, 4)).transpose(3, 4)  # .. th tw kh
+    along = _skew(along)  # .. th tw kw
     if border == "mask":
         outside = _outside(ny, band.th, band.top, band.H, band.window, q.device)
         down = down.masked_fill(outside[:, None, None, None], OUT)
@@ -143,15 +143,15 @@ def _weights(
     return s.softmax(-1)
 
 
-def _lean(x: Float[Tensor, "*n s k"]) -> Float[Tensor, "*n s t"]:
-    """Move line y to the right by y places: s lines of k become lines of t = s+k-1, OUT around."""
+def _skew(x: Float[Tensor, "*n s k"]) -> Float[Tensor, "*n s t"]:
+    """Shift row y to the right by y places: s rows of k become rows of t = s+k-1, OUT elsewhere."""
     s, k = x.shape[-2:]
-    x = F.pad(x, (0, s), value=OUT).flatten(-2)  # lines of t+1, which read as lines of t
-    return x[..., :-s].unflatten(-1, (s, s + k - 1))  # begin one place later each
+    x = F.pad(x, (0, s), value=OUT).flatten(-2)  # rows of t+1; read as rows of t,
+    return x[..., :-s].unflatten(-1, (s, s + k - 1))  # each begins one place later
 
 
-def _upright(x: Float[Tensor, "*n s t"]) -> Float[Tensor, "*n s k"]:
-    """The transpose of `_lean`: take the k entries of each line back."""
+def _unskew(x: Float[Tensor, "*n s t"]) -> Float[Tensor, "*n s k"]:
+    """The transpose of `_skew`: the k entries of each row."""
     s, t = x.shape[-2:]
     return F.pad(x.flatten(-2), (0, s)).unflatten(-1, (s, t + 1))[..., : t - s + 1]
 
@@ -169,7 +169,7 @@ def _outside(
 
 
 class Part(NamedTuple):
-    """What is in work at a time."""
+    """The images, heads and rows that are computed at a time."""
 
     images: slice
     heads: slice
@@ -186,7 +186,7 @@ class Part(NamedTuple):
 def _parts(maps: Float[Tensor, "B h H W d"], window: int) -> Iterator[Part]:
     """As many rows as the budget allows; if that is the whole map, some heads, then some images.
 
-    The budget is what the map takes itself, within LEAST and MOST (on a CPU). It is overdrawn where
+    The budget is the size of the map itself, within LEAST and MOST (on a CPU). It is exceeded where
     not even one row of tiles of one head fits.
     """
     B, h, H, W, d = maps.shape
@@ -223,7 +223,7 @@ def _forward(
 
 
 def _backward(
-    grad: Tensor, residuals: tuple[()], wanted: list[bool], q: Tensor, k: Tensor | None, v: Tensor,
+    grad: Tensor, residuals: tuple[()], needs: list[bool], q: Tensor, k: Tensor | None, v: Tensor,
     row: Tensor | None, col: Tensor | None, heads: int, window: int, border: str,
 ) -> list[Tensor | None]:  # fmt: skip
     gk, gv, grow, gcol = (
@@ -259,11 +259,11 @@ def _position_backward(
     s: Float[Tensor, "n T K"], q: Float[Tensor, "n T d"], row: Float[Tensor, "r k half"],
     col: Float[Tensor, "r k half"], band: Band,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """What the logits' gradient says to q by way of the tables, and to the tables."""
+    """From the gradient of the logits: that of q through the tables, and those of the tables."""
     s = s.unflatten(2, (band.th + band.window - 1, band.tw + band.window - 1))
     s = s.unflatten(1, (band.th, band.tw))  # n th tw kh kw
-    down = _upright(s.sum(4).transpose(1, 2)).transpose(1, 2)
-    along = _upright(s.sum(3))
+    down = _unskew(s.sum(4).transpose(1, 2)).transpose(1, 2)
+    along = _unskew(s.sum(3))
     to_q, to_tables = [], []
     halves = band.by_head(q).chunk(2, 3)
     for x, logit, table in zip(halves, (down, along), (row, col), strict=True):

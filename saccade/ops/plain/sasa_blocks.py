@@ -5,12 +5,12 @@ The map is cut into blocks of s x s queries. A block needs the t x t keys around
     logits = Q K^T + [down, along] [E_rows, E_columns]^T        s^2 x t^2 of each block and head
 
 is two small products. `down` holds, for a query in row y of its block, the logits q . row in places
-y to y+k-1 of the block's t key rows and OUT in all others, so that it says both how much and
-whether; `along` likewise for columns. E says in which row and column a key is: the second product
-gives every key the sum of its two.
+y to y+k-1 of the block's t key rows and OUT in all others: the position term, and the window as a
+mask. `along` likewise for columns. E is one-hot: the row and the column of each key. So the second
+product adds to every key its two terms.
 
-Pixels are picked by their index: an axis as long as there are blocks would be taken for longer than
-one, and the graph must hold for every size.
+Pixels are gathered by index, because the graph must be right for every size: torch.export assumes
+that no axis has length one, so the number of blocks cannot be the length of an axis.
 """
 
 from typing import NamedTuple
@@ -53,16 +53,16 @@ class BlockGrid(NamedTuple):
 
     @property
     def side(self) -> int:
-        """Of a block with what is around it."""
+        """Side of a block with the pixels around it."""
         return SIDE + self.window - 1
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Of blocks, down and along."""
+        """The number of blocks, vertically and horizontally."""
         return (self.H + SIDE - 1) // SIDE, (self.W + SIDE - 1) // SIDE
 
     def pixels(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "Bh n d"]:
-        """Every head's pixels in reading order, zeros around the map and where blocks reach on."""
+        """Every head's pixels in reading order, with zeros wherever blocks reach beyond the map."""
         (down, along), p = self.tiles, self.window // 2
         x = F.pad(x, (p, along * SIDE - self.W + p, p, down * SIDE - self.H + p))
         x = x.unflatten(1, (self.heads, -1)).permute(0, 1, 3, 4, 2)
@@ -72,7 +72,7 @@ class BlockGrid(NamedTuple):
         """The pixels of every block, row by row or, turned, column by column."""
         (down, along), line = self.tiles, torch.arange(self.side, device=x.device)
         width = along * SIDE + self.window - 1
-        block = torch.arange(down * along + 1, device=x.device)  # one too many: never one alone
+        block = torch.arange(down * along + 1, device=x.device)  # one more, so never one alone
         first = block // along * SIDE * width + (block - block // along * along) * SIDE
         place = line[:, None] * width + line
         at = first[:, None] + (place.mT if turned else place).flatten()
@@ -107,7 +107,7 @@ def _lines(
 ) -> Float[Tensor, "m N t"]:  # fmt: skip
     """`down` and `along` of every query, side by side."""
     reached = F.pad(torch.ones(SIDE, SIDE, window, device=q.device), (0, SIDE))
-    out = torch.cat((_leant(reached).transpose(0, 1), _leant(reached)), 2).flatten(0, 1)  # s*s 2*t
+    out = torch.cat((_skew(reached).transpose(0, 1), _skew(reached)), 2).flatten(0, 1)  # s*s 2*t
     out = ((1 - out) * OUT).to(q.dtype)
     if row is None and border == "zero":
         return out[None]
@@ -117,21 +117,21 @@ def _lines(
             x = torch.zeros_like(q[..., :1]).expand(-1, -1, window + SIDE)
         else:
             half = table.shape[2]
-            fill = (0, SIDE, *((0, half) if rows else (half, 0)))  # the other half of q has no say
+            fill = (0, SIDE, *((0, half) if rows else (half, 0)))  # zeros for the other half of q
             table = F.pad(table.to(q.dtype).mT, fill)
             x = (q.unflatten(0, (-1, own.heads)) @ table).flatten(0, 1)  # B*h n k+s
         if border == "mask":
             x = x + F.pad(own.off(window, rows, q), (0, SIDE))
-        x = _leant(own.blocks(x, turned=rows).unflatten(1, (SIDE, SIDE)))
+        x = _skew(own.blocks(x, turned=rows).unflatten(1, (SIDE, SIDE)))
         return (x.transpose(1, 2) if rows else x).flatten(1, 2)
 
     return torch.cat((logits(row, True), logits(col, False)), 2) + out
 
 
-def _leant(x: Float[Tensor, "*m s t1"]) -> Float[Tensor, "*m s t"]:
-    """Each of s lines, of k entries and s zeros, one place further on than the one before."""
+def _skew(x: Float[Tensor, "*m s t1"]) -> Float[Tensor, "*m s t"]:
+    """Each of s rows, of k entries and s zeros, shifted one place further than the one before."""
     s, t = x.shape[-2], x.shape[-1] - 1
-    return x.flatten(-2)[..., :-s].unflatten(-1, (s, t))  # lines of t + 1, read as lines of t
+    return x.flatten(-2)[..., :-s].unflatten(-1, (s, t))  # rows of t + 1, read as rows of t
 
 
 def _lines_of_keys(t: int, like: Tensor) -> Float[Tensor, "t K"]:

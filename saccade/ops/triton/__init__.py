@@ -1,7 +1,7 @@
 """GPU kernels in Triton for the window operators: the functions of the plain forms, fused.
 
 `saccade.ops.sasa.local_attention` and `saccade.ops.qna.aggregate` come here for tensors on a GPU if
-`ready()`; `backend="triton"` insists.
+`ready()`; `backend="triton"` forces them.
 
 Importing this package does not import Triton. `SACCADE_TRITON=0` keeps to the other paths.
 

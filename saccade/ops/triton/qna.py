@@ -47,7 +47,7 @@ def _forward(out, residuals, s, v, rpe, ws, stride, padding, fold) -> None:
     triton.kernels("qna").forward[grid](s, v, rpe, ws, out, m, rest, **shared)
 
 
-def _backward(grad, residuals, wanted, s, v, rpe, ws, stride, padding, fold):
+def _backward(grad, residuals, needs, s, v, rpe, ws, stride, padding, fold):
     kernels, (m, rest) = triton.kernels("qna"), residuals
     ds, dv = torch.empty_like(s), torch.empty_like(v)
     shared = _shared(s, v, rpe, grad.shape[1:3], stride, padding, fold)

@@ -11,7 +11,7 @@ comes), and of the weights only their log-sum-exp is kept. Backward, with g = dy
 
     of a query     dq = sum of ds (k + r) over the keys that it sees
     of a key       dk = sum of ds q,  dv = sum of p g  over the queries that see it
-    of a position  drow_u = sum of ds q over all pixels and over v; dcol_v alike
+    of a position  drow_u = sum of ds q over all pixels and over v; dcol_v likewise
 
 The first two are gathers. The third is summed per program, then over the programs.
 
@@ -54,7 +54,7 @@ def _forward(out, residuals, q, k, v, row, col, heads, window, border) -> None:
         out.copy_(y)
 
 
-def _backward(grad, residuals, wanted, q, k, v, row, col, heads, window, border):
+def _backward(grad, residuals, needs, q, k, v, row, col, heads, window, border):
     kernels = triton.kernels("sasa")
     y, lse = residuals
     layout = _layout(y)

@@ -17,7 +17,7 @@ from saccade.ops.triton.tune import tuned
 @triton.jit
 @no_type_check
 def _layout_of(n, c, N, d: tl.constexpr, CHANNELS_LAST: tl.constexpr):
-    """Where this program's head begins, its pixels n and channels c from there, a pixel's step.
+    """The offsets of this program's head, of its pixels n and channels c, and a pixel's step.
 
     A tensor may hold more than 2^31 numbers, an image may not: the tile takes a register a number.
     """
