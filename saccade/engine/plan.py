@@ -16,6 +16,7 @@ DATA = {
     "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_record": "cifar10",
     "cifar_best": "cifar10",
 }  # fmt: skip
+BEGUN = ("finetune", "distill")  # with weights of the package, where its model has some
 
 
 class Plan(NamedTuple):
@@ -48,14 +49,15 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
         from saccade import tasks  # with torch, which a wrong name need not wait for
 
         raise ValueError(f"train {name}: which images? --data FOLDER: {tasks.of(chosen).data_hint}")
-    if name == "finetune" and not chosen.model.start:
-        start = weights.full(chosen.model.name)
-        if start is None:
+    if name in BEGUN and not chosen.model.start:
+        told = any(word.startswith("model.start=") for word in typed)  # to begin with none
+        start = None if told else weights.full(chosen.model.name)
+        if start is None and name == "finetune":
             raise ValueError(
                 f"train finetune: with which weights of {chosen.model.name!r}? --start RUN; "
                 f"'saccade train scratch' begins without any"
             )
-        chosen = change(chosen, model__start=start)
+        chosen = change(chosen, model__start=start or "")
     return Plan(name, chosen, data)
 
 

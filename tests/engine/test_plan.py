@@ -45,6 +45,16 @@ def test_fine_tuning_begins_with_weights_of_the_package(tmp_path):
     assert (chosen.name, chosen.start) == ("qna_nano", "qna_nano.pets37")
 
 
+def test_distillation_begins_with_weights_of_the_package_where_there_are_some():
+    def start(*words: str, **short: str) -> str:
+        return plan.plan("distill", "somewhere", words, **short).recipe.model.start
+
+    assert start() == "linglo_cifar.cifar10"
+    assert start(model="sasa_cifar") == "sasa_cifar.cifar10"
+    assert start(model="resnet18") == ""
+    assert start("model.start=") == ""
+
+
 def test_the_network_is_that_of_the_weights_to_start_from(tmp_path):
     file = saccade.save(saccade.build("sasa_nano", num_classes=2), tmp_path / "a.safetensors")
     assert plan.plan("finetune", "x", start=str(file)).recipe.model.name == "sasa_nano"
