@@ -207,7 +207,7 @@ def to_int8(
     """
     quantization = _needed("onnxruntime.quantization")
 
-    class Seen(quantization.CalibrationDataReader):
+    class Calibration(quantization.CalibrationDataReader):
         def __init__(self):
             self.images = iter(images)
 
@@ -217,7 +217,7 @@ def to_int8(
 
     with partial(path) as part, _quiet():
         quantization.quantize_static(
-            str(source), str(part), Seen(), per_channel=True,
+            str(source), str(part), Calibration(), per_channel=True,
             op_types_to_quantize=["Conv", "MatMul", "Gemm"], nodes_to_quantize=list(only) or None,
             extra_options={"ActivationSymmetric": False, "WeightSymmetric": True},
             activation_type=quantization.QuantType.QUInt8,

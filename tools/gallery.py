@@ -25,11 +25,11 @@ def save(sheet: Image.Image, name: str) -> None:
 def evidence(model, photo: str) -> Image.Image:
     """What speaks for the two likeliest classes."""
     answer = model.predict(samples.path(photo), top=2)
-    seen = sight.seen(model, answer.photo, photo)
+    cat = sight.sight_of(model, answer.photo, photo)
     labels = [model.notes["classes"].index(label) for label in answer.labels]
-    maps = view.class_evidence(model, seen.x, labels, fine=True, relative=True)
+    maps = view.class_evidence(model, cat.x, labels, fine=True, relative=True)
     names = [f"{n} {100 * s:.0f}%" for n, s in zip(answer.labels, answer.scores, strict=True)]
-    return view.sheet(seen.photo, {photo: maps}, "evidence", names, signed=True, side=view.LARGE)
+    return view.sheet(cat.photo, {photo: maps}, "evidence", names, signed=True, side=view.LARGE)
 
 
 def main() -> None:

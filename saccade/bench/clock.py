@@ -62,7 +62,7 @@ def interleave(
     """Time each call in turn, at most `rounds` times or for about `seconds`, after one warm-up."""
     samples: dict[str, Samples] = {}
     sample(calls, samples, rounds, seconds)
-    return {name: taken.timing() for name, taken in samples.items()}
+    return {name: one.timing() for name, one in samples.items()}
 
 
 def sample(

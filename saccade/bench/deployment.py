@@ -128,15 +128,15 @@ def deploy(
         for done in range(rounds):
             for i, ((name, way), worker) in enumerate([*workers.items()]):
                 watch(f"{name}, {way.name}", (done + i / len(workers)) / rounds)
-                taken = _ask(worker, 3)
-                if "wrong" in taken:  # such as one that the system ended because memory ran out
+                answer = _ask(worker, 3)
+                if "wrong" in answer:  # such as one that the system ended because memory ran out
                     workers.pop((name, way)).kill()
                     samples.pop((name, way))
-                    result.left_out[f"{name}, {way.name}"] = taken["wrong"]
+                    result.left_out[f"{name}, {way.name}"] = answer["wrong"]
                     continue
-                samples[name, way].wall += taken["wall"]
-                samples[name, way].cpu += taken["cpu"]
-                held[name, way] = taken["bytes"]
+                samples[name, way].wall += answer["wall"]
+                samples[name, way].cpu += answer["cpu"]
+                held[name, way] = answer["bytes"]
     except KeyboardInterrupt:
         result.interrupted = True
     finally:

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from saccade.bench.peer import Inputs, Peer, Shape, count, on_meta
-from saccade.bench.plain import drawn
+from saccade.bench.plain import random_tensor
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.ops import linglo as ops
@@ -37,7 +37,7 @@ def peers(
 ) -> dict[str, Peer]:
     """The operator (of tokens and weights), or the layer (of a map)."""
     B, H, W, C, heads = shape
-    x = drawn(B, H * W, C, train=train, dtype=dtype, device=device)
+    x = random_tensor(B, H * W, C, train=train, dtype=dtype, device=device)
     by_name = {}
     for name, backend in {"linglo": "auto", **{form: form for form in FORMS}}.items():
         attention = KeyOnlyAttention(C, heads, backend).to(device, dtype)

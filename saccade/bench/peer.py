@@ -89,7 +89,7 @@ class Peer:
 
         return step
 
-    def counted(self, train: bool = False) -> Work:
+    def work_of(self, train: bool = False) -> Work:
         """The work: as given, else by the FLOP formulas that torch and we have registered."""
         return count(self.f, self.inputs, train) if self.work is None else self.work
 

@@ -29,6 +29,6 @@ def everywhere(
     return F.scaled_dot_product_attention(*by_head).mT.reshape(q.shape)
 
 
-def drawn(*shape: int, train: bool, dtype: torch.dtype, device: str) -> Tensor:
+def random_tensor(*shape: int, train: bool, dtype: torch.dtype, device: str) -> Tensor:
     """Random numbers that ask for a gradient in training."""
     return torch.randn(shape, dtype=dtype, device=device, requires_grad=train)

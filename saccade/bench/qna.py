@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from saccade.bench import sasa
 from saccade.bench.peer import Inputs, Peer, Shape, count, on_meta
-from saccade.bench.plain import depthwise, drawn, everywhere, separable
+from saccade.bench.plain import depthwise, everywhere, random_tensor, separable
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.qna import LearnedQueryAttention
 from saccade.layers.window import WindowAttention
@@ -50,9 +50,9 @@ def peers(
     where: dict[str, Any] = {"train": train, "dtype": dtype, "device": device}
     new = partial(LearnedQueryAttention, C, heads, window, stride, queries)
     attention = new().to(device, dtype)  # refuses what cannot be
-    x, q, k = (drawn(B, H, W, C, **where) for _ in range(3))
-    s = drawn(B, H, W, queries, heads, **where)
-    v = drawn(B, H, W, heads, C // heads, **where)
+    x, q, k = (random_tensor(B, H, W, C, **where) for _ in range(3))
+    s = random_tensor(B, H, W, queries, heads, **where)
+    v = random_tensor(B, H, W, heads, C // heads, **where)
     inputs: Inputs = (x,) if layer else (s, v, attention.rpe, attention.scale)
     how = {"stride": stride, "padding": attention.padding}
 
@@ -68,7 +68,7 @@ def peers(
         "unrolled": Peer(way(partial(ops.aggregate, backend="unrolled")), inputs, work),
         "convolved": Peer(way(partial(ops.aggregate, backend="convolved")), inputs, work),
     }
-    nchw, side = drawn(B, C, H, W, **where), max(window, 7)
+    nchw, side = random_tensor(B, C, H, W, **where), max(window, 7)
     if layer:
         by_name["window"] = Peer(WindowAttention(C, heads, side).to(device, dtype), (x,))
         by_name["conv"] = Peer(separable(C, window, stride).to(device, dtype), (nchw,))

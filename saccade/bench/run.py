@@ -86,7 +86,7 @@ def compare(
         call()
         if name in peers:
             peaks[name] = peak_memory(call, device)
-            works[name] = peers[name].counted(train)
+            works[name] = peers[name].work_of(train)
 
     samples: dict[str, Samples] = {}
     interrupted = False
@@ -95,7 +95,7 @@ def compare(
     except KeyboardInterrupt:
         interrupted = True
     by = by or ("cpu" if torch.get_num_threads() == 1 and device == "cpu" else "wall")
-    times = {name: taken.timing() for name, taken in samples.items() if taken.cpu}
+    times = {name: one.timing() for name, one in samples.items() if one.cpu}
     if against not in times:
         return Comparison([], against, by, None, left_out, interrupted)
     best = {name: max(t.cpu if by == "cpu" else t.best, 1e-9) for name, t in times.items()}

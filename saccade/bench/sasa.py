@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.bench.peer import Inputs, Peer, Shape, compiled_quietly, count, on_meta
-from saccade.bench.plain import depthwise, drawn, everywhere, separable
+from saccade.bench.plain import depthwise, everywhere, random_tensor, separable
 from saccade.layers.dot import DotProductAttention
 from saccade.layers.sasa import StandAloneAttention
 from saccade.ops import sasa as ops
@@ -46,7 +46,7 @@ def peers(
     """The operator (of q, k, v and positions), or the layer (of a map) with its projections."""
     B, H, W, C, heads = shape
     how: dict[str, Any] = {"heads": heads, "window": window, "border": border}
-    make = partial(drawn, train=train, dtype=dtype, device=device)
+    make = partial(random_tensor, train=train, dtype=dtype, device=device)
     attention = StandAloneAttention(C, **how).to(device, dtype)  # refuses what cannot be
     x, q, k, v = (make(B, C, H, W) for _ in range(4))
     inputs: Inputs = (x,) if layer else (q, k, v, attention.row, attention.col)
@@ -173,7 +173,7 @@ def halo(
     qs = blocks(F.pad(q, fill), SIDE)
     ks, vs = (blocks(F.pad(_padded(x, window), fill), reach).flatten(4, 5) for x in (k, v))
     offset = torch.arange(reach, device=q.device) - torch.arange(SIDE, device=q.device)[:, None]
-    seen = (offset >= 0) & (offset < window)  # SIDE reach
+    in_window = (offset >= 0) & (offset < window)  # SIDE reach
     offset = offset.clamp(0, window - 1)
     down = qs[..., : d // 2] @ row.mT[:, None]  # B ny nx h SIDE SIDE k
     along = qs[..., d // 2 :] @ col.mT[:, None]
@@ -183,7 +183,7 @@ def halo(
         along.gather(6, offset.expand(spread)),
     )
     bias = down.unsqueeze(7) + along.unsqueeze(6)  # B ny nx h SIDE SIDE reach reach
-    bias = bias.masked_fill(~(seen[:, None, :, None] & seen[:, None]), OUT)
+    bias = bias.masked_fill(~(in_window[:, None, :, None] & in_window[:, None]), OUT)
     if border == "mask":
         inside = F.pad(_padded(q.new_ones(1, 1, H, W), window), fill)
         inside = inside.unfold(2, reach, SIDE).unfold(3, reach, SIDE)[0, 0]  # ny nx reach reach

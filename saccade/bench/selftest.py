@@ -235,7 +235,7 @@ def _verified(
     draw, worst = Draw(seed, device), 0.0
     finding = Finding(operator.name, form, str(dtype).removeprefix("torch."), 0, 0.0)
     for count in range(1, configurations + 1):
-        inputs = _taken(operator, operator.kernels[form], dtype, draw)
+        inputs = _inputs_for(operator, operator.kernels[form], dtype, draw)
         if inputs is None:
             return replace(finding, wrong=f"takes none of {TRIES} random configurations")
         try:
@@ -250,15 +250,15 @@ def _verified(
     return finding
 
 
-def _taken(
+def _inputs_for(
     operator: Operator, kernel: Kernel, dtype: torch.dtype, draw: Draw
 ) -> tuple[Any, ...] | None:
     """Inputs that the kernel takes; leaves, where it has a backward."""
     train = kernel.backward is not None
     for _ in range(TRIES):
-        drawn = INPUTS[operator.name](draw)
+        inputs = INPUTS[operator.name](draw)
         inputs = tuple(
-            x.to(dtype).requires_grad_(train) if isinstance(x, Tensor) else x for x in drawn
+            x.to(dtype).requires_grad_(train) if isinstance(x, Tensor) else x for x in inputs
         )
         if operator.fits(kernel, inputs):
             return inputs

@@ -64,22 +64,22 @@ def detect(
         Detector(model or newest_or_own("detect"), device, tta),
         Numbers(annotations),
     )
-    sources, taken = {path.resolve() for path in paths}, set()
+    sources, names_in_use = {path.resolve() for path in paths}, set()
     results: list[dict[str, Any]] = []
     names: dict[int, str] = {}
     unread = Unread()
 
     def recorded() -> Iterator[tuple[Any, Path]]:
         """Each picture that could be read, once its results are noted."""
-        for place, searched in enumerate(detector.over(paths, score, batch), 1):
-            if searched.boxes is None:
-                unread.note(str(searched.path), searched.error)
+        for place, objects in enumerate(detector.over(paths, score, batch), 1):
+            if objects.boxes is None:
+                unread.note(str(objects.path), objects.error)
                 continue
             unread.pictures += 1
-            image = numbers.of(searched.path, place)
-            names[image] = str(searched.path)
-            results.extend(detector.coco(image, searched.boxes))
-            yield searched, _target(searched.path, out, sources, taken)
+            image = numbers.of(objects.path, place)
+            names[image] = str(objects.path)
+            results.extend(detector.coco(image, objects.boxes))
+            yield objects, _target(objects.path, out, sources, names_in_use)
 
     def draw(job: tuple[Any, Path]) -> str:
         return _draw(*job, detector.classes, save_txt, crops)
@@ -102,33 +102,35 @@ def detect(
     unread.end()
 
 
-def _target(path: Path, out: Path, sources: set[Path], taken: set[str]) -> Path:
+def _target(path: Path, out: Path, sources: set[Path], names_in_use: set[str]) -> Path:
     """The file that a picture's copy is drawn into; never one of the pictures themselves."""
     from saccade.infer.files import free
 
-    target = out / f"{free(path.stem, taken)}.png"
+    target = out / f"{free(path.stem, names_in_use)}.png"
     return (
-        out / f"{free(f'{path.stem}_boxes', taken)}.png" if target.resolve() in sources else target
+        out / f"{free(f'{path.stem}_boxes', names_in_use)}.png"
+        if target.resolve() in sources
+        else target
     )
 
 
-def _draw(searched: Any, target: Path, classes: list[str], save_txt: bool, crops: bool) -> str:
+def _draw(objects: Any, target: Path, classes: list[str], save_txt: bool, crops: bool) -> str:
     """Draw one picture's boxes onto a copy; gives a sentence that names them."""
     from saccade.data.picture import rgb
-    from saccade.draw.boxes import drawn
+    from saccade.draw.boxes import draw_boxes
     from saccade.files import writing
     from saccade.infer.batches import COMPRESSION
     from saccade.infer.objects import write_crops, write_labels
 
-    photo = rgb(searched.path, str(searched.path))
+    photo = rgb(objects.path, str(objects.path))
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        drawn(photo, searched.boxes, classes).save(target, compress_level=COMPRESSION)
-    out, name, boxes = target.parent, target.stem, searched.boxes
+        draw_boxes(photo, objects.boxes, classes).save(target, compress_level=COMPRESSION)
+    out, name, boxes = target.parent, target.stem, objects.boxes
     if save_txt:
         write_labels(out / "labels", name, boxes, photo.size)
     if crops:
         deque(write_crops(out / "crops", name, photo, boxes, classes), maxlen=0)
-    counts = Counter(classes[i] for i in searched.boxes.labels.tolist()).most_common()
+    counts = Counter(classes[i] for i in objects.boxes.labels.tolist()).most_common()
     things = ", ".join(f"{count} {name}" for name, count in counts)
-    return f"{searched.path}: {things or 'nothing'} -> {target}"
+    return f"{objects.path}: {things or 'nothing'} -> {target}"

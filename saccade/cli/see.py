@@ -91,8 +91,8 @@ def _subject(image: Path, model: str, size: int | None) -> Subject:
         raise FileNotFoundError(f"no picture {str(image)!r}; check the path")
     called, trained = weights.full(model) or Path(model).name, located(model) is not None
     net: Any = load(model) if trained else zoo.build(model).eval()
-    seen = sight.seen(net, picture.rgb(image, str(image)), str(image), size)
-    return Subject(called, trained, net, seen)
+    maps = sight.sight_of(net, picture.rgb(image, str(image)), str(image), size)
+    return Subject(called, trained, net, maps)
 
 
 def _place(at: str) -> tuple[int, int]:
@@ -125,11 +125,11 @@ def _attention(
     for stage, layer in stages.items():
         flat = maps[layer].reshape(-1, *maps[layer].shape[-2:])
         count = len(flat) if wanted == "all" else int(wanted)
-        drawn = views.most_different(flat, count) if count < len(flat) else range(len(flat))
-        few = few or len(drawn) < len(flat)
-        laid[stage] = flat[list(drawn)]
+        chosen_maps = views.most_different(flat, count) if count < len(flat) else range(len(flat))
+        few = few or len(chosen_maps) < len(flat)
+        laid[stage] = flat[list(chosen_maps)]
         names = views.labels_of(net.get_submodule(layer), len(flat))
-        labels[stage] = [names[i] for i in drawn]
+        labels[stage] = [names[i] for i in chosen_maps]
     most = max(map(len, laid.values()))
     side = views.SMALL if most > FEW else views.LARGE if most > PAIR else views.FULL
     tile = (

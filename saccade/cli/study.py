@@ -79,8 +79,8 @@ def study(
         show(shape)
     for path in elsewhere:
         note(f"left to another process: {path}")
-    drawn = [path for path in written[1:] if grid and path.stem.endswith(f"-{slug(grid)}")]
-    for path in (*written[:1], *drawn):
+    figures = [path for path in written[1:] if grid and path.stem.endswith(f"-{slug(grid)}")]
+    for path in (*written[:1], *figures):
         say(f"written: {path}")
 
 

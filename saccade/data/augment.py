@@ -66,8 +66,8 @@ class Crop(RandomResizedCropAndInterpolation):
         img: Image.Image, scale: tuple[float, float], ratio: tuple[float, float]
     ) -> tuple[int, int, int, int]:
         """Top, left, height and width."""
-        drawn = RandomResizedCropAndInterpolation.get_params(img, scale, ratio)
-        top, left, h, w = drawn
+        box = RandomResizedCropAndInterpolation.get_params(img, scale, ratio)
+        top, left, h, w = box
         W, H = img.size
         return min(top, H - 1), min(left, W - 1), max(1, h), max(1, w)
 
@@ -99,7 +99,7 @@ class Centre(Transform):
         self.normalise = normalise
 
     def block(
-        self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: object
+        self, pixels: UInt8[np.ndarray, "B 3 H W"], numbers: object
     ) -> Float[Tensor, "B 3 H W"] | None:
         """The tensor of images that need no resize; None for others. Nothing is random."""
         if pixels.shape[2:] != self.exact:

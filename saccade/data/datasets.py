@@ -297,8 +297,8 @@ def _ready(
             f"{what}: only one class, {classes[0]!r}; there is nothing to tell apart, "
             "so add a folder (or label) for a second one"
         )
-    counted = np.bincount(val.labels, minlength=len(classes))
-    without = [name for name, count in zip(classes, counted, strict=True) if not count]
+    counts = np.bincount(val.labels, minlength=len(classes))
+    without = [name for name, count in zip(classes, counts, strict=True) if not count]
     more = [f"no validation images of {_listed(without)}"] if without else []
     about = in_words(what, train, val, final, len(classes))
     return Splits(train, val, classes, about, [*warnings, *more], final=final)

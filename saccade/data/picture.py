@@ -117,20 +117,20 @@ def _stream(source: str | Path | io.BytesIO) -> AbstractContextManager[IO[bytes]
 
 
 def rgb(
-    source: str | Path | io.BytesIO, name: str, drawn: tuple[int, int] | None = None
+    source: str | Path | io.BytesIO, name: str, annotated: tuple[int, int] | None = None
 ) -> Image.Image:
     """The picture upright, with transparent parts on white, in 8 bits a colour.
 
-    `drawn` is the width and height that annotations (boxes, a mask) refer to. A picture that has
-    this size as stored, but not after turning, is not turned.
+    `annotated` is the width and height that annotations (boxes, a mask) refer to. A picture that
+    has this size as stored, but not after turning, is not turned.
     """
     with opened(source, name) as file:
         turn = None
-        if drawn is not None and drawn == _stored(file) and drawn[0] != drawn[1]:
+        if annotated is not None and annotated == _stored(file) and annotated[0] != annotated[1]:
             turn = BACK.get(_orientation(file))
         file.load()  # a TIFF is upright from here on
         if turn is not None:
-            return in_rgb(file if file.size == drawn else file.transpose(turn))
+            return in_rgb(file if file.size == annotated else file.transpose(turn))
         ImageOps.exif_transpose(file, in_place=True)
         return in_rgb(file)
 
@@ -145,9 +145,9 @@ def in_rgb(file: Image.Image) -> Image.Image:
     if file.mode == "F":
         raise ValueError("its pixels are real numbers of unknown range")
     if file.has_transparency_data:
-        seen = file.convert("RGBA")
-        photo = Image.new("RGB", seen.size, "white")
-        photo.paste(seen, mask=seen.getchannel("A"))
+        rgba = file.convert("RGBA")
+        photo = Image.new("RGB", rgba.size, "white")
+        photo.paste(rgba, mask=rgba.getchannel("A"))
         return photo
     return file.convert("RGB")
 

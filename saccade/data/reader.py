@@ -68,7 +68,7 @@ class Batch:
         return [
             Batch(
                 self.image[those, :, :H, :W],
-                {key: _taken(value, those) for key, value in self.target.items()},
+                {key: _at(value, those) for key, value in self.target.items()},
                 self.index[those],
                 self.size[those],
             )
@@ -86,7 +86,7 @@ class Batch:
         self.__dict__ = _mapped(state, np.ndarray, torch.from_numpy)
 
 
-def _taken(value: Any, those: list[int]) -> Any:
+def _at(value: Any, those: list[int]) -> Any:
     return value[those] if isinstance(value, Tensor) else [value[i] for i in those]
 
 
@@ -140,11 +140,11 @@ class Reader:
         if block is None:
             return None
         pixels, labels = block
-        drawn = draws((SAMPLE, self.seed, order.epoch), order.first, len(pixels))
+        numbers = draws((SAMPLE, self.seed, order.epoch), order.first, len(pixels))
         in_turn: Any = getattr(self.transform, "in_turn", None)
         if in_turn:
-            drawn = in_turn(drawn, order.indices, len(self.images), self.seed, order.epoch)
-        image = transform(pixels, drawn)
+            numbers = in_turn(numbers, order.indices, len(self.images), self.seed, order.epoch)
+        image = transform(pixels, numbers)
         if image is None:
             return None
         size = torch.tensor(image.shape[2:]).expand(len(image), 2).clone()

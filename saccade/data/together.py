@@ -53,12 +53,12 @@ class Together:
     def __call__(self, image, label=None):
         """One picture, resized if need be, with random numbers of numpy's global generator."""
         pixels = np.asarray(self.fit(image)).transpose(2, 0, 1)[None]
-        drawn = np.random.randint(2**64, size=(1, 4), dtype=np.uint64)
-        one = self._shifted(pixels, drawn)[0]
+        numbers = np.random.randint(2**64, size=(1, 4), dtype=np.uint64)
+        one = self._shifted(pixels, numbers)[0]
         return one if label is None else (one, {"label": label})
 
     def in_turn(
-        self, drawn: Draws, indices: Int64[np.ndarray, "B"], count: int, seed: int, epoch: int
+        self, numbers: Draws, indices: Int64[np.ndarray, "B"], count: int, seed: int, epoch: int
     ) -> Draws:
         """The random numbers, with the third replaced where mirrors alternate.
 
@@ -70,36 +70,36 @@ class Together:
             epoch: even or odd
         """
         if not self.alternate:
-            return drawn
+            return numbers
         begins = np.random.default_rng((TURN, seed)).integers(2, size=count)[indices]
         mirrored = (begins + epoch) % 2 == 1
         return np.column_stack(
-            (drawn[:, :2], np.where(mirrored, np.uint64(0), ~np.uint64(0)), drawn[:, 3:])
+            (numbers[:, :2], np.where(mirrored, np.uint64(0), ~np.uint64(0)), numbers[:, 3:])
         )
 
     def block(
-        self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: Draws
+        self, pixels: UInt8[np.ndarray, "B 3 H W"], numbers: Draws
     ) -> Float[Tensor, "B 3 H W"] | None:
         """A batch of pictures of the right size, by their random numbers; None for other sizes."""
         fits = pixels.shape[2:] == (self.size, self.size)
-        return self._shifted(pixels, drawn) if fits else None
+        return self._shifted(pixels, numbers) if fits else None
 
     def _shifted(
-        self, pixels: UInt8[np.ndarray, "B 3 H W"], drawn: Draws
+        self, pixels: UInt8[np.ndarray, "B 3 H W"], numbers: Draws
     ) -> Float[Tensor, "B 3 H W"]:
-        top, left = (drawn[:, :2] % np.uint64(2 * self.pad + 1)).T.astype(np.int64)
+        top, left = (numbers[:, :2] % np.uint64(2 * self.pad + 1)).T.astype(np.int64)
         spread = np.pad(pixels, ((0, 0), (0, 0), *[(self.pad, self.pad)] * 2), mode="reflect")
         every_cut = sliding_window_view(spread, (self.size, self.size), (2, 3))
         cut = every_cut[np.arange(len(pixels)), :, top, left]  # B 3 size size, a copy
         share = 0.5 if self.alternate else self.flip
-        mirrored = drawn[:, 2] < np.uint64(min(int(share * 2**64), 2**64 - 1))
+        mirrored = numbers[:, 2] < np.uint64(min(int(share * 2**64), 2**64 - 1))
         cut[mirrored] = cut[mirrored][..., ::-1]
         image = self.normalise.numbers(torch.from_numpy(cut))
-        return image.masked_fill_(self._holes(drawn[:, 3]), 0) if self.cutout else image
+        return image.masked_fill_(self._holes(numbers[:, 3]), 0) if self.cutout else image
 
-    def _holes(self, drawn: UInt64[np.ndarray, "B"]) -> Tensor:
+    def _holes(self, numbers: UInt64[np.ndarray, "B"]) -> Tensor:
         """Masks of the cutout squares, B 1 size size; their centre may be any pixel."""
-        centres = np.stack((drawn >> np.uint64(32), drawn & np.uint64(2**32 - 1)), 1)
+        centres = np.stack((numbers >> np.uint64(32), numbers & np.uint64(2**32 - 1)), 1)
         first = (centres % np.uint64(self.size)).astype(np.int64) - self.cutout // 2  # B 2
         along = np.arange(self.size) - first[:, :, None]
         rows, columns = ((0 <= along) & (along < self.cutout)).swapaxes(0, 1)

@@ -14,7 +14,7 @@ SHADE = 0.5  # of a mask's colour over the picture
 DARK = ("#f0e442", "#e69f00", "#56b4e9")  # colours on which letters are black
 
 
-def drawn(
+def draw_boxes(
     photo: Image.Image, boxes: Any, classes: Sequence[str], faults: Sequence[str] = ()
 ) -> Image.Image:
     """The picture with a frame and a label for each box; the surest lies on top.

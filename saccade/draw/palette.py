@@ -34,10 +34,10 @@ def palette(count: int) -> UInt8[np.ndarray, "count 3"]:
     """This many colours; a longer palette begins with the colours of a shorter one."""
     chosen = [np.array(colour, float) for colour in FIRST[:count]]
     grid = np.stack(np.meshgrid(GRID, GRID, GRID, indexing="ij"), -1).reshape(-1, 3)
-    places = seen(grid)
+    places = as_seen_by_three(grid)
     nearest = np.full(len(grid), np.inf)
     for colour in chosen:
-        nearest = np.minimum(nearest, _apart(places, seen(colour[None])))
+        nearest = np.minimum(nearest, _apart(places, as_seen_by_three(colour[None])))
     while len(chosen) < count:
         far = int(nearest.argmax())
         chosen.append(grid[far])
@@ -45,7 +45,7 @@ def palette(count: int) -> UInt8[np.ndarray, "count 3"]:
     return np.array(chosen).round().astype(np.uint8)
 
 
-def seen(colours: Float[np.ndarray, "N 3"]) -> Float[np.ndarray, "3 N 3"]:
+def as_seen_by_three(colours: Float[np.ndarray, "N 3"]) -> Float[np.ndarray, "3 N 3"]:
     """RGB in 0..255 to CIE Lab, as three kinds of eyes see it."""
     x = colours / 255
     linear = np.where(x <= 0.04045, x / 12.92, ((x + 0.055) / 1.055) ** 2.4)

@@ -20,7 +20,7 @@ SIDE = 360  # pixels of a drawn example's long side; half of it for a picture al
 MOST = 12  # of a kind
 
 
-def drawn(
+def draw_examples(
     definition: TaskDefinition, task: Any, transform: Any, images: Any, tables: dict[str, Any]
 ) -> dict[str, list[dict[str, str]]]:
     """The examples that tables name, by title: captions, and JPEGs in base64.
@@ -36,14 +36,14 @@ def drawn(
         str(title): [
             one
             for row in rows[:MOST]
-            if (one := _drawn(definition, task, transform, images, row)) is not None
+            if (one := _draw_one(definition, task, transform, images, row)) is not None
         ]
         for title, rows in tables.get("examples", {}).items()
     }
 
 
 @torch.no_grad()
-def _drawn(
+def _draw_one(
     definition: TaskDefinition, task: Any, transform: Any, images: Any, row: dict[str, Any]
 ) -> dict[str, str] | None:
     try:

@@ -82,9 +82,9 @@ def free_folder(recipe: str) -> Path:
 
     A process that torchrun has started again goes on with the last that is.
     """
-    folder, taken, n = Path("runs") / recipe, None, 1
+    folder, last, n = Path("runs") / recipe, None, 1
     while (folder / "steps.jsonl").exists():
         n += 1
-        taken, folder = folder, Path("runs") / f"{recipe}-{n}"
+        last, folder = folder, Path("runs") / f"{recipe}-{n}"
     again = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    return taken if again and taken is not None else folder
+    return last if again and last is not None else folder

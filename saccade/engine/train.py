@@ -267,7 +267,9 @@ class Training:
         about = timm_config(self.task.net)
         transform = definition.test_transform(self.run.recipe.test, about["mean"], about["std"])
         try:
-            pictures = examples.drawn(definition, self.task, transform, self.val.images, tables)
+            pictures = examples.draw_examples(
+                definition, self.task, transform, self.val.images, tables
+            )
         except Exception as error:  # pictures must never stop a run
             self.watcher.say(f"no examples in the report: {type(error).__name__}: {error}")
             pictures = {}
@@ -320,10 +322,10 @@ def seed(*numbers: int) -> int:
 
 def reseed(*numbers: int) -> None:
     """Set every generator of random numbers by these numbers alone."""
-    drawn = seed(*numbers)
-    random.seed(drawn)
-    np.random.seed(drawn % 2**32)
-    torch.manual_seed(drawn)
+    number = seed(*numbers)
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
 
 
 def rng() -> dict[str, Any]:

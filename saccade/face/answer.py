@@ -127,8 +127,8 @@ def attention(
             f"attention: is of one picture, got {len(pictures)}; ask for each by itself"
         )
     with _evaluating(model):
-        seen = sight.seen(model, pictures.photo(0), pictures.name(0), size)
-        return Attention.of(seen, at)
+        one = sight.sight_of(model, pictures.photo(0), pictures.name(0), size)
+        return Attention.of(one, at)
 
 
 def transform(model: nn.Module) -> Any:

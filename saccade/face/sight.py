@@ -13,7 +13,7 @@ from saccade.engine import session
 from saccade.models.describe import timm_config
 from saccade.recipes.augment import Test
 
-DRAWN = 384  # pixels of the short side under the maps, where a model sees less
+LEAST_SIDE = 384  # pixels of the short side under the maps, where a model sees less
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Sight:
         return places[0], places[1]
 
 
-def seen(net: Any, file: Image.Image, name: str, size: int | None = None) -> Sight:
+def sight_of(net: Any, file: Image.Image, name: str, size: int | None = None) -> Sight:
     """What a network sees of a picture.
 
     Args:
@@ -69,9 +69,9 @@ def seen(net: Any, file: Image.Image, name: str, size: int | None = None) -> Sig
             test = ready.test
             test = test if size is None else dataclasses.replace(test, size=size)
             x = ready.transform(test)(file)[None].to(weight.device, weight.dtype)
-            fine = dataclasses.replace(test, size=max(DRAWN, test.size))
-            drawn = ready.definition.test_transform(fine, (0.0,) * 3, (1.0,) * 3)(file)
-            photo = drawn.permute(1, 2, 0).clamp(0, 1).numpy()
+            fine = dataclasses.replace(test, size=max(LEAST_SIDE, test.size))
+            pixels = ready.definition.test_transform(fine, (0.0,) * 3, (1.0,) * 3)(file)
+            photo = pixels.permute(1, 2, 0).clamp(0, 1).numpy()
             side = test.crop * min(Trim()(file).size)
             part = (file.height - side) / 2, (file.width - side) / 2, side, side
             return Sight(net, photo, x, whole, part)

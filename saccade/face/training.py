@@ -81,8 +81,8 @@ class TrainedRun:
         write(self.summary)
         path = self.folder / f"{name}.png"
         if not path.is_file():
-            drawn = sorted(one.stem for one in self.folder.glob("*.png"))
-            raise ValueError(f"figure: the run has no picture {name!r}, but {', '.join(drawn)}")
+            pictures = sorted(one.stem for one in self.folder.glob("*.png"))
+            raise ValueError(f"figure: the run has no picture {name!r}, but {', '.join(pictures)}")
         with Image.open(path) as picture:
             return picture.copy()
 

@@ -17,7 +17,7 @@ from saccade.infer.batches import predictions
 BATCH = 4
 
 
-class Searched(NamedTuple):
+class PictureBoxes(NamedTuple):
     """A picture and the boxes in it, or why it could not be read."""
 
     path: Path
@@ -55,14 +55,14 @@ class Detector:
 
     def over(
         self, paths: Sequence[Path], score: float | None = None, batch: int = BATCH
-    ) -> Iterator[Searched]:
+    ) -> Iterator[PictureBoxes]:
         """The boxes of every picture; of one that cannot be read, the reason."""
 
         def predict(output: dict[str, Tensor], sizes: list[tuple[int, int]]) -> list[Any]:
             return self.predict(output, sizes, score)
 
         for answer in predictions(paths, self.task, self.transform, predict, self.device, batch):
-            yield Searched(answer.path, answer.prediction, answer.error)
+            yield PictureBoxes(answer.path, answer.prediction, answer.error)
 
     def predict(
         self, output: dict[str, Tensor], sizes: list[tuple[int, int]], score: float | None
@@ -108,7 +108,7 @@ class Numbers:
     """
 
     def __init__(self, annotations: Path | None = None):
-        self.taken: set[int] = set()
+        self.in_use: set[int] = set()
         self.known: dict[str, int] | None = None
         if annotations is not None:
             self.known = {Path(name).name: i for i, name in listed(annotations)}
@@ -119,6 +119,6 @@ class Numbers:
                 raise ValueError(f"detect: the annotations list no picture {path.name!r}")
             return self.known[path.name]
         number = int(path.stem) if path.stem.isdecimal() else place
-        number = max(self.taken) + 1 if number in self.taken else number
-        self.taken.add(number)
+        number = max(self.in_use) + 1 if number in self.in_use else number
+        self.in_use.add(number)
         return number

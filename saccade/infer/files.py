@@ -31,13 +31,13 @@ def listed_on_stdin(command: str) -> list[Path]:
     return paths
 
 
-def free(stem: str, taken: set[str]) -> str:
+def free(stem: str, in_use: set[str]) -> str:
     """A name that no picture of this call has yet, for what is written of it."""
     name, n = stem, 1
-    while name in taken:
+    while name in in_use:
         n += 1
         name = f"{stem}-{n}"
-    taken.add(name)
+    in_use.add(name)
     return name
 
 

@@ -80,7 +80,9 @@ def segmented(
     transform = loaded.transform(test)
     out.mkdir(parents=True, exist_ok=True)
     here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
-    taken = {stem.rpartition("_")[0] for stem in here}  # so that no NAME_mask.png of theirs is lost
+    in_use = {
+        stem.rpartition("_")[0] for stem in here
+    }  # so that no NAME_mask.png of theirs is lost
 
     def write(answer: Answer) -> tuple[str, Segmented | str]:
         if answer.error:
@@ -95,7 +97,7 @@ def segmented(
             if answer.error:
                 yield answer
             else:
-                target = out / free(answer.path.stem, taken)
+                target = out / free(answer.path.stem, in_use)
                 yield answer._replace(prediction=(answer.prediction.cpu().numpy(), target))
 
     yield from in_background(write, placed())

@@ -64,7 +64,7 @@ def upscaled(
     where = torch.device(choose_device(device))
     net: Any = session.opened(model, where, "upscale").task.net
     out.mkdir(parents=True, exist_ok=True)
-    taken: set[str] = set()
+    in_use: set[str] = set()
     for path in paths:
         try:
             photo = rgb(path, str(path))
@@ -76,7 +76,7 @@ def upscaled(
             yield str(path), f"{str(path)!r} would have {W} x {H} pixels, at most {MOST:,} are made"
             continue
         side = WINDOW if window is None and photo.width * photo.height > LARGE else window
-        target = out / f"{free(f'{path.stem}_x{net.factor}', taken)}.png"
+        target = out / f"{free(f'{path.stem}_x{net.factor}', in_use)}.png"
         result = _picture(net, photo, side, where)
         _save(result, target)
         yield str(path), Upscaled(target, photo.size, result.size)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 RATIOS = (0.5, 1.0, 2.0)  # height : width
-KEPT = 16  # sizes of images whose anchors are cached
+MOST_SIZES = 16  # sizes of images whose anchors are cached
 
 
 class Anchors:
@@ -49,7 +49,7 @@ class Anchors:
             return self.all_levels(grids).to(device)
         key = tuple(grids), str(device)
         if key not in self._cache:
-            if len(self._cache) >= KEPT:
+            if len(self._cache) >= MOST_SIZES:
                 self._cache.pop(next(iter(self._cache)))
             with torch.inference_mode(False):  # for whoever asks again, in whichever mode
                 self._cache[key] = self.all_levels(grids).to(device)

@@ -105,11 +105,13 @@ class DetrDetector(DenseNetwork):
         raw = self.auxiliary and not self.detr.config.auxiliary_loss
         raw = raw and not torch.compiler.is_exporting()  # a graph has no use for earlier layers
         options = {"output_hidden_states": True} if raw else {}
-        seen = self.detr.model(pixel_values=image, pixel_mask=mask, **options)
-        output = self._answer(seen.last_hidden_state)
-        early = seen.intermediate_hidden_states
+        decoded = self.detr.model(pixel_values=image, pixel_mask=mask, **options)
+        output = self._answer(decoded.last_hidden_state)
+        early = decoded.intermediate_hidden_states
         if raw:
-            early = self.detr.model.decoder.layernorm(torch.stack(seen.decoder_hidden_states[1:]))
+            early = self.detr.model.decoder.layernorm(
+                torch.stack(decoded.decoder_hidden_states[1:])
+            )
         if early is not None:
             answers = self._answer(early[:-1])
             output |= {f"aux_{key}": value for key, value in answers.items()}

@@ -50,9 +50,9 @@ class Features(nn.Module):
             maps = [norm(x) for norm, x in zip(norms, maps, strict=True)]
         return maps
 
-    def only(self, taken: Iterable[int]) -> None:
+    def only(self, stages: Iterable[int]) -> None:
         """Drop the norms of all other maps: parameters without a gradient would stop DDP."""
-        for i in set(range(len(self.norms))) - set(taken):
+        for i in set(range(len(self.norms))) - set(stages):
             self.norms[i] = nn.Identity()
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

@@ -308,13 +308,13 @@ def _read_stream(data: bytes) -> Any:
 
 def _visit(root: Any, act: Callable[[Any], None]) -> None:
     """Act on every value once."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     open_values = [root]
     while open_values:
         value = open_values.pop()
-        if id(value) in seen:
+        if id(value) in visited:
             continue
-        seen.add(id(value))
+        visited.add(id(value))
         act(value)
         if isinstance(value, list | tuple):
             open_values.extend(value)

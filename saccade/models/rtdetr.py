@@ -105,14 +105,14 @@ class RTDetrDetector(DenseNetwork):
             )
         sides = torch.tensor(sizes, device=x.device)
         starts = torch.cat((sides.new_zeros(1), sides.prod(1).cumsum(0)[:-1]))
-        seen = self.detr.model.decoder(
+        decoded = self.detr.model.decoder(
             inputs_embeds=queries, encoder_hidden_states=pixels, reference_points=boxes.detach(),
             encoder_attention_mask=None if shaken is None else shaken[2], spatial_shapes=sides,
             spatial_shapes_list=sizes, level_start_index=starts,
         )  # fmt: skip
         layers = {
-            "logits": seen.intermediate_logits.transpose(0, 1),
-            "boxes": seen.intermediate_reference_points.transpose(0, 1),
+            "logits": decoded.intermediate_logits.transpose(0, 1),
+            "boxes": decoded.intermediate_reference_points.transpose(0, 1),
         }  # layer first
         output: dict[str, Any] = {}
         if shaken is not None:

@@ -28,10 +28,10 @@ class SemanticFPN(DenseNetwork):
     def __init__(self, backbone: Features, classes: int = 150, dim: int = 256, inner: int = 128):
         super().__init__()
         self.backbone = backbone
-        self.taken = [i for i, stride in enumerate(backbone.strides) if stride >= STRIDE]
-        backbone.only(self.taken)
-        widths = [backbone.widths[i] for i in self.taken]
-        strides = [backbone.strides[i] for i in self.taken]
+        self.stages = [i for i, stride in enumerate(backbone.strides) if stride >= STRIDE]
+        backbone.only(self.stages)
+        widths = [backbone.widths[i] for i in self.stages]
+        strides = [backbone.strides[i] for i in self.stages]
         self.branch = SemanticBranch(widths, strides, classes, dim, inner)
         self.num_classes = classes
 
@@ -41,7 +41,7 @@ class SemanticFPN(DenseNetwork):
         """Logits of every pixel; of every fourth each way, before the last x4, if `coarse`."""
         size: Sequence[int] = image.shape[2:]
         maps = self.backbone(image)
-        logits = self.branch([maps[i] for i in self.taken], size)
+        logits = self.branch([maps[i] for i in self.stages], size)
         return logits if coarse else raised(logits, STRIDE, size)
 
     def backbone_from(self, source: nn.Module) -> None:

@@ -143,12 +143,12 @@ class Classifier(Face, nn.Module):
         if output_fmt != "NCHW":
             raise ValueError(f"forward_intermediates: maps are NCHW, got {output_fmt=}")
         stages = self.backbone.stages
-        taken, last = feature_take_indices(len(stages), _listed(indices))
+        places, last = feature_take_indices(len(stages), _listed(indices))
         x = self.backbone.stem(self.backbone.door(x))
         maps = []
         for i, stage in enumerate(stages[: last + 1] if stop_early else stages):
             x = stage(x)
-            if i in taken:
+            if i in places:
                 final = norm and i == len(stages) - 1
                 maps.append(normed(x, self.backbone.norm) if final else x)
         return maps if intermediates_only else (normed(x, self.backbone.norm), maps)
@@ -161,7 +161,7 @@ class Classifier(Face, nn.Module):
     ) -> list[int]:
         """Drop what comes after the last map that is asked for."""
         backbone = self.backbone
-        taken, last = feature_take_indices(len(backbone.stages), _listed(indices))
+        places, last = feature_take_indices(len(backbone.stages), _listed(indices))
         if last + 1 < len(backbone.stages) or prune_norm:
             backbone.norm = nn.Identity()
         backbone.stages = backbone.stages[: last + 1]
@@ -172,7 +172,7 @@ class Classifier(Face, nn.Module):
             self.head = ClassifierHead(backbone.widths[-1], 0, pool_type=pool, drop_rate=drop)
             self.num_classes = 0
         self._declare_features()
-        return taken
+        return places
 
     def get_classifier(self) -> nn.Module:
         return self.head.fc

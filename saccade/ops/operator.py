@@ -155,6 +155,8 @@ class Operator:
         parameters = inspect.signature(self.reference).parameters
         kinds = {p.name: _kind(p) for p in parameters.values()}
         self.names = [n for n, kind in kinds.items() if kind.startswith("Tensor")]
+        if unknown := {*tables, *like_input} - {*self.names}:
+            raise ValueError(f"{name}: tables and like_input name tensors, got {sorted(unknown)}")
         one_dtype = () if mixed else {*self.names} - {*tables}
         self.shapes = Shapes({n: parameters[n].annotation for n in self.names}, one_dtype)
         self.tables = [n in tables for n in self.names]

@@ -29,7 +29,7 @@ def _new(net: Any, kind: type) -> Iterator[Any]:
     return (m for m in net.modules() if isinstance(m, kind) and m not in own)
 
 
-def drawn(net: Any) -> str:
+def initialisation(net: Any) -> str:
     """Xavier, if every new convolution is drawn so, by the spread of its weights.
 
     Xavier's are uniform within +-sqrt(6 / (inputs + outputs)), so of a known largest value, and of

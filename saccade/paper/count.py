@@ -64,7 +64,7 @@ def macs(model: nn.Module, size: tuple[int, int] = (224, 224), in_chans: int = 3
     return flops(model, size, in_chans) // 2
 
 
-def counted(name: str, macs: bool = True) -> dict[str, Any]:
+def counts_of(name: str, macs: bool = True) -> dict[str, Any]:
     """A variant's row of `saccade list`, as models/counts.json keeps it; `macs` take longest."""
     model = cast(Classifier, build(name, device="meta"))
     side = model.default_cfg["input_size"][1]
@@ -209,5 +209,5 @@ def measure_detector(name: str, claim: Claim) -> int | None:
 if __name__ == "__main__":
     from saccade.models.counts import FILE
 
-    rows = (f"{json.dumps(name)}: {json.dumps(counted(name))}" for name in VARIANTS)
+    rows = (f"{json.dumps(name)}: {json.dumps(counts_of(name))}" for name in VARIANTS)
     FILE.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -63,7 +63,7 @@ class Live:
             return make.task(self.recipe, tuple(map(str, range(self.classes))))
 
     @cached_property
-    def drawn(self) -> Any:
+    def detector(self) -> Any:
         """The network with weights, on a small backbone: for what is built above one."""
         return above.network(self.recipe)
 
@@ -283,17 +283,17 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     "long side": lambda live: _step(live, "long"),
     "crop": lambda live: _step(live, "size"),
     "flip": lambda live: 100 * _step(live, "p"),
-    "new layers": lambda live: above.drawn(live.drawn),
+    "new layers": lambda live: above.initialisation(live.detector),
     "crop from short side": lambda live: "{} to {}".format(*_part(live, 0, "short")[::2]),
     "sides of the crop": lambda live: f"{_part(live, 1, 'least')} to {_part(live, 1, 'size')}",
-    "3x3 convolutions above the backbone": lambda live: above.convolutions(live.drawn),
-    "attention's width": lambda live: above.width(live.drawn),
-    "attention's k": lambda live: above.reach(live.drawn),
-    "attention's heads": lambda live: above.heads(live.drawn),
-    "where a convolution was strided": lambda live: above.strided(live.drawn),
-    "heads share weights across levels": lambda live: above.shared(live.drawn),
-    "std of the heads' W_V": lambda live: above.spread_of_values(live.drawn),
-    "end of a head": lambda live: above.end(live.drawn),
+    "3x3 convolutions above the backbone": lambda live: above.convolutions(live.detector),
+    "attention's width": lambda live: above.width(live.detector),
+    "attention's k": lambda live: above.reach(live.detector),
+    "attention's heads": lambda live: above.heads(live.detector),
+    "where a convolution was strided": lambda live: above.strided(live.detector),
+    "heads share weights across levels": lambda live: above.shared(live.detector),
+    "std of the heads' W_V": lambda live: above.spread_of_values(live.detector),
+    "end of a head": lambda live: above.end(live.detector),
 }
 
 

@@ -161,8 +161,8 @@ def _stem_window(model: nn.Module) -> str:
     own: Any = _with_weights(stem)
     x = torch.randn(1, own.query.weight.shape[1], 16, 16, requires_grad=True)
     (gradient,) = torch.autograd.grad(own(x)[0, :, 1, 1].square().sum(), x)
-    seen = gradient[0].abs().amax(0) > 0
-    return f"{int(seen.any(1).sum())}x{int(seen.any(0).sum())}"
+    reach = gradient[0].abs().amax(0) > 0
+    return f"{int(reach.any(1).sum())}x{int(reach.any(0).sum())}"
 
 
 def _stem_heads(model: nn.Module) -> int:

@@ -21,7 +21,7 @@ from saccade.engine.session import Evaluation
 from saccade.report import page
 from saccade.report.summary import finite
 from saccade.report.tables import Tables
-from saccade.report.write import Written, drawings, drawn
+from saccade.report.write import Written, drawings, write_pictures
 from saccade.tasks.figures import formatted, label_of
 
 
@@ -40,7 +40,7 @@ def write(evaluation: Evaluation, folder: str | Path, title: str) -> Written:
     folder.mkdir(parents=True, exist_ok=True)
     metric, model = evaluation.metric, evaluation.model
     figures, plain = metric.compute(), metric.tables()
-    plain["examples"] = examples.drawn(
+    plain["examples"] = examples.draw_examples(
         model.definition, model.task, model.transform(), evaluation.images, plain
     )
     tables = Tables(plain)
@@ -53,7 +53,7 @@ def write(evaluation: Evaluation, folder: str | Path, title: str) -> Written:
         files.write_json(folder / "tables.json", finite(plain)),
         *_coco(evaluation, folder),
     ]
-    pictures, more, sentences = drawn(drawings(tables), folder)
+    pictures, more, sentences = write_pictures(drawings(tables), folder)
     text = _page(title, figures, tables, pictures, [*sentences, *metric.warnings])
     page_path = files.write(folder / "report.html", text.encode())
     return Written([page_path, *paths, *more], sentences)

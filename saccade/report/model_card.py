@@ -59,11 +59,11 @@ def code(text: str) -> str:
 
 def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
     final = run.known("final.json").get("val") if run else None
-    counted = _numbers(final) or _numbers(notes.get("figures"))
-    figures = {key: value for key, value in counted.items() if key != "images"}
+    numbers = _numbers(final) or _numbers(notes.get("figures"))
+    figures = {key: value for key, value in numbers.items() if key != "images"}
     if not figures:
         return []
-    images = counted.get("images")
+    images = numbers.get("images")
     on = f" on {images:.0f} images" if images else ""
     rows = [
         f"| {words(label_of(key))} | {formatted(key, value)} |" for key, value in figures.items()

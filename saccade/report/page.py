@@ -186,9 +186,9 @@ def _confusion(tables: Tables, pictures: Mapping[str, bytes], sentence: str) -> 
         for p in pairs
     )
     most = f"<p>Most confused:</p><ul>{items}</ul>" if items else "<p>Nothing was confused.</p>"
-    drawn = _picture("confusion", pictures)
+    picture = _picture("confusion", pictures)
     about = f"{sentence} {tables.about_confusion}".strip()
-    return f'<p class="soft">{escape(about)}</p>{drawn}\n{most}'
+    return f'<p class="soft">{escape(about)}</p>{picture}\n{most}'
 
 
 def _per_class(tables: Tables) -> str:

@@ -61,7 +61,7 @@ def _losses(axis: "Axes", summary: Summary) -> None:
     Terms of very different sizes stand on a logarithmic axis.
     """
     at, total = _along(summary, lambda line: sum(line["loss"].values()))
-    seen = [total]
+    curves = [total]
     if len(at):
         some = slice(None, None, math.ceil(len(at) / LIMIT))
         axis.plot(at[some], total[some], color=COLOURS[0], lw=0.8, alpha=0.45)
@@ -73,14 +73,14 @@ def _losses(axis: "Axes", summary: Summary) -> None:
         colour, style = TERM_COLOURS[i % len(TERM_COLOURS)], STYLES[1 + i // len(TERM_COLOURS) % 3]
         label = unmarked(label_of(name))
         axis.plot(at, smoothed(term), color=colour, lw=1.2, ls=style, label=label)
-        seen.append(smoothed(term))
+        curves.append(smoothed(term))
     epochs, values = _evaluated(summary, "loss")
     if np.isfinite(values).any():
         axis.plot(epochs, values, color=COLOURS[1], lw=1.8, marker="o", ms=4, label="validation")
-        seen.append(values)
+        curves.append(values)
     _label(axis, "loss")
     _legend(axis)
-    parts = [part[np.isfinite(part)] for part in seen]
+    parts = [part[np.isfinite(part)] for part in curves]
     if any(len(part) for part in parts):
         _limits(axis, [part for part in parts if len(part)], logarithmic=bool(several))
     else:
@@ -324,8 +324,8 @@ def _png(figure: "Figure") -> bytes:
     pixels = np.asarray(canvas.buffer_rgba())
     box = []
     for axis in (1, 0):
-        (drawn,) = np.nonzero(pixels[..., 3].any(axis))
-        box.append(slice(max(drawn[0] - MARGIN, 0), drawn[-1] + MARGIN + 1))
+        (lines,) = np.nonzero(pixels[..., 3].any(axis))
+        box.append(slice(max(lines[0] - MARGIN, 0), lines[-1] + MARGIN + 1))
     stream = io.BytesIO()
     Image.fromarray(pixels[*box]).save(stream, "PNG")
     return stream.getvalue()

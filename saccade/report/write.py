@@ -63,12 +63,12 @@ def write(summary: Summary) -> Written:
     """Draw a run's pictures and write its page; a picture that fails is left out with a reason."""
     folder = summary.run.folder
     all_drawings = {"curves": lambda: plots.curves(summary), **drawings(summary.tables)}
-    pictures, paths, sentences = drawn(all_drawings, folder)
+    pictures, paths, sentences = write_pictures(all_drawings, folder)
     text = page(summary, pictures, sentences)
     return Written([files.write(folder / "report.html", text.encode()), *paths], sentences)
 
 
-def drawn(
+def write_pictures(
     drawings: Mapping[str, Callable[[], bytes]], folder: Path
 ) -> tuple[dict[str, bytes], list[Path], list[str]]:
     """Drawings as PNGs in a folder: what was drawn, the files, and a sentence for each failure."""

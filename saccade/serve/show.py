@@ -32,7 +32,7 @@ CHECKERED = (
     "numbers of windows, hence the checkerboard."
 )
 EVIDENCE = "what speaks for (red) and against (blue) each class, over the mean of all classes"
-DRAWN = 1000  # pixels of the long side of a picture with its boxes or regions
+LARGEST_SIDE = 1000  # pixels of the long side of a picture with its boxes or regions
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ def _said(model: PageModel, photo: Image.Image) -> dict[str, Any]:
 
 def _jpeg(picture: Image.Image) -> str:
     small = picture.copy()
-    small.thumbnail((DRAWN, DRAWN))
+    small.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
     stream = io.BytesIO()
     small.save(stream, "JPEG", quality=88)
     return base64.b64encode(stream.getvalue()).decode()

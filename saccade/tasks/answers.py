@@ -17,10 +17,10 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64, UInt8
 from PIL import Image
 
-from saccade.draw.boxes import drawn
+from saccade.draw.boxes import draw_boxes
 from saccade.draw.masks import overlay
 
-SHOWN = 480  # pixels of a picture's long side in a notebook
+INLINE_SIDE = 480  # pixels of a picture's long side in a notebook
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -115,7 +115,7 @@ class BoxAnswer(PictureAnswer):
         return ", ".join(f"{label} {100 * score:.0f}%" for label, score in rows)
 
     def draw(self) -> Image.Image:
-        return drawn(self.photo, _BoxRows(self.boxes, self.numbers, self.scores), self.classes)
+        return draw_boxes(self.photo, _BoxRows(self.boxes, self.numbers, self.scores), self.classes)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -133,7 +133,7 @@ class InstanceAnswer(BoxAnswer):
 
     def draw(self) -> Image.Image:
         rows = _BoxRows(self.boxes, self.numbers, self.scores, self.masks)
-        return drawn(self.photo, rows, self.classes)
+        return draw_boxes(self.photo, rows, self.classes)
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def summed_up(answers: Sequence[PictureAnswer]) -> str:
     return "\n".join(f"{answer.name}: {answer}" for answer in answers)
 
 
-def _inline(picture: Image.Image, side: int = SHOWN) -> str:
+def _inline(picture: Image.Image, side: int = INLINE_SIDE) -> str:
     """A picture as HTML, made small and embedded in the page."""
     small = picture.copy()
     small.thumbnail((side, side))

@@ -24,11 +24,11 @@ def views(image: Float[Tensor, "B C H W"], step: int = 1) -> Iterator[tuple[Tens
     H, W = image.shape[2:]
     for scale in SCALES:
         side = [max(LEAST, step * round(scale * length / step)) for length in (H, W)]
-        seen = image
+        view = image
         if side != [H, W]:
-            seen = F.interpolate(image, side, mode="bilinear", antialias=True)
-        yield seen, False
-        yield seen.flip(-1), True
+            view = F.interpolate(image, side, mode="bilinear", antialias=True)
+        yield view, False
+        yield view.flip(-1), True
 
 
 def refuse_training(name: str) -> ValueError:

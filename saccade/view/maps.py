@@ -158,8 +158,8 @@ def sasa_heat(
     heat = weights.new_zeros(*weights.shape[:-2], H, W)
     top, left = max(i - p, 0), max(j - p, 0)
     bottom, right = min(i + p + 1, H), min(j + p + 1, W)
-    seen = weights[..., top - i + p : bottom - i + p, left - j + p : right - j + p]
-    heat[..., top:bottom, left:right] = seen
+    inside = weights[..., top - i + p : bottom - i + p, left - j + p : right - j + p]
+    heat[..., top:bottom, left:right] = inside
     return heat.float().cpu().numpy()
 
 

@@ -107,7 +107,7 @@ def sheet(
         axis.axis("off")
     grey, place, top = image.mean(2), (0, W, H, 0), 0
     most = max(float(np.abs(heads).max()) for heads in maps.values())
-    drawn = None
+    heatmap = None
     for name, heads in maps.items():
         axes[top, 0].imshow(image, extent=place)
         axes[top, 0].set_anchor("N")
@@ -122,7 +122,7 @@ def sheet(
             low, high = (-most, most) if signed else (head.min(), np.percentile(head, clip))
             colours = {"cmap": "RdBu_r" if signed else "viridis", "vmin": low, "vmax": high}
             axis.imshow(grey, cmap="gray", extent=place)
-            drawn = axis.imshow(
+            heatmap = axis.imshow(
                 head, **colours, alpha=1.0 if name in tile else OVER, extent=place,
                 interpolation="bilinear" if smooth else "nearest",
             )  # fmt: skip
@@ -131,8 +131,8 @@ def sheet(
             label = called[i] if called else f"head {i + 1}"
             axis.set_title(unmarked(label), fontsize=letters, pad=2)
         top += rows[name]
-    if signed and drawn is not None:
-        figure.colorbar(drawn, ax=axes, label="part of the logit", fraction=0.05)
+    if signed and heatmap is not None:
+        figure.colorbar(heatmap, ax=axes, label="part of the logit", fraction=0.05)
     if title:
         figure.suptitle(_folded(title, 13 * width), fontsize=10)
     figure.set_dpi(110)

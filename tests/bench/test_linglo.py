@@ -20,7 +20,7 @@ def test_the_forms_compute_the_same(layer):
 
 def test_each_is_measured_by_its_own_products():
     forms = linglo.peers(Shape(1, 32, 32, 8, 2))
-    work = {name: peer.counted().flops for name, peer in forms.items()}
+    work = {name: peer.work_of().flops for name, peer in forms.items()}
     product = 2 * 32 * 32 * 8 * 8
     assert work["product"] == product
     assert 4 * product < work["tokenwise"] < 6 * product

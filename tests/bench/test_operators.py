@@ -22,7 +22,7 @@ def test_all_that_can_run_does(word, layer, train):
     for name, peer in cases.items():
         if name != "flex":
             assert not peer.absent
-            assert min(peer.counted(train)) > 0
+            assert min(peer.work_of(train)) > 0
             result = peer.call(train)()
             assert all(g is not None for g in result) if train else result.isfinite().all()
 

@@ -33,7 +33,7 @@ def test_work_is_counted_by_formulas():
     moved = 4 * (10 * 8 + 10 * 16 + 16 * 8 + 16)
     assert count(linear, (x,), train=False) == (forward, moved)
     assert count(linear, (x,), train=True) == (3 * forward, 2 * moved + 4 * (16 * 8 + 16))
-    assert Peer(linear, (x,), Work(1, 2)).counted() == (1, 2)
+    assert Peer(linear, (x,), Work(1, 2)).work_of() == (1, 2)
     x.requires_grad_()
     assert [t.shape for t in wanted(linear, (x, None))] == [(10, 8), (16, 8), (16,)]
 

@@ -1,6 +1,6 @@
 import torch
 
-from saccade.bench.plain import depthwise, drawn, everywhere, separable
+from saccade.bench.plain import depthwise, everywhere, random_tensor, separable
 
 
 def test_maps_keep_their_size_or_halve_it():
@@ -20,5 +20,5 @@ def test_everywhere_is_attention_to_all_pixels():
 
 def test_drawn_asks_for_a_gradient_in_training():
     for train in (False, True):
-        x = drawn(2, 3, train=train, dtype=torch.bfloat16, device="cpu")
+        x = random_tensor(2, 3, train=train, dtype=torch.bfloat16, device="cpu")
         assert (x.shape, x.dtype, x.requires_grad) == ((2, 3), torch.bfloat16, train)

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from saccade.draw.palette import FIRST, palette, seen
+from saccade.draw.palette import FIRST, as_seen_by_three, palette
 
 
 def least(colours):
     """The smallest distance of any two, for each kind of eyes."""
-    places = seen(colours.astype(float))
+    places = as_seen_by_three(colours.astype(float))
     apart = np.linalg.norm(places[:, :, None] - places[:, None], axis=-1)
     apart[:, np.arange(len(colours)), np.arange(len(colours))] = np.inf
     return apart.min((1, 2))
@@ -27,7 +27,7 @@ def test_all_eyes_tell_them_apart(count, apart):
 
 
 def test_colours_of_known_places():
-    white, black, red = seen(np.array([[255.0] * 3, [0.0] * 3, [255.0, 0, 0]]))[0]
+    white, black, red = as_seen_by_three(np.array([[255.0] * 3, [0.0] * 3, [255.0, 0, 0]]))[0]
     assert white == pytest.approx([100, 0, 0], abs=0.05)
     assert black == pytest.approx([0, 0, 0], abs=0.05)
     assert red == pytest.approx([53.24, 80.09, 67.20], abs=0.1)

@@ -32,11 +32,11 @@ def test_the_truth_lies_beside_the_prediction():
     transform = definition.test_transform(SEGMENT.test, (0.5,) * 3, (0.25,) * 3)
     rows = [{"index": i, "caption": f"<{i}>"} for i in (0, 7, 1)]
     tables = {"examples": {"Hardest": rows}}
-    drawn = examples.drawn(definition, task, transform, Scenes(), tables)["Hardest"]
-    assert [row["caption"] for row in drawn] == ["<0>; 0.png", "<1>; 1.png"]
-    with Image.open(io.BytesIO(base64.b64decode(drawn[0]["jpeg"]))) as sheet:
+    draw_examples = examples.draw_examples(definition, task, transform, Scenes(), tables)["Hardest"]
+    assert [row["caption"] for row in draw_examples] == ["<0>; 0.png", "<1>; 1.png"]
+    with Image.open(io.BytesIO(base64.b64decode(draw_examples[0]["jpeg"]))) as sheet:
         assert sheet.width > 2 * 52, "two pictures and their legends"
 
 
 def test_tables_without_examples_have_none():
-    assert examples.drawn(tasks.TASKS["classify"], None, None, None, {}) == {}
+    assert examples.draw_examples(tasks.TASKS["classify"], None, None, None, {}) == {}

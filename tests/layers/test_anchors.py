@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 
-from saccade.layers.anchors import KEPT, Anchors, within
+from saccade.layers.anchors import MOST_SIZES, Anchors, within
 
 
 def test_an_anchor_by_hand():
@@ -31,9 +31,9 @@ def test_shapes_are_torchvisions_but_for_its_rounding():
 def test_made_once_a_size_and_not_kept_for_ever():
     anchors = Anchors((8,))
     assert anchors([(4, 4)]) is anchors([(4, 4)])
-    for i in range(2 * KEPT):
+    for i in range(2 * MOST_SIZES):
         anchors([(i + 1, 1)])
-    assert len(anchors._cache) == KEPT
+    assert len(anchors._cache) == MOST_SIZES
 
 
 def test_which_lie_on_the_image():

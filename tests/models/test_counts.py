@@ -25,14 +25,14 @@ def plain(name):
 def test_the_file_states_what_models_have(untyped):
     """Parameters, sides and widths of all; multiply-adds, which take time, without ablations."""
     for name, row in STATED.items():
-        measured = count.counted(name, macs=plain(name))
+        measured = count.counts_of(name, macs=plain(name))
         assert {**row, **measured} == row, CURE
 
 
 @pytest.mark.slow
 def test_multiply_adds_of_ablations(untyped):
     for name, row in STATED.items():
-        assert count.counted(name) == row, CURE
+        assert count.counts_of(name) == row, CURE
 
 
 def test_a_word_means_a_part_of_a_name_or_a_pattern():

@@ -91,6 +91,16 @@ POWER = Operator(
 del OPERATORS["power"]  # of the tests alone
 
 
+def test_a_table_that_is_no_input_is_refused():
+    with pytest.raises(
+        ValueError, match=r"typo: tables and like_input name tensors, got \['row'\]"
+    ):
+        Operator(
+            "typo", plain={"torch": _power}, kernels={}, output=POWER.output, flops=POWER.flops,
+            tables=("row",),
+        )  # fmt: skip
+
+
 # -- examples -------------------------------------------------------------------------------------
 
 

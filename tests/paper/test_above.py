@@ -19,7 +19,7 @@ def test_the_surgery_is_seen():
 
 def test_another_way_to_draw_is_seen():
     net = above.network(book.find("linglo_b0_semantic_fpn"))
-    assert above.drawn(net) == "Xavier"
+    assert above.initialisation(net) == "Xavier"
     with torch.no_grad():
         net.branch.classify.weight.mul_(0.1)
-    assert above.drawn(net).startswith("another: std")
+    assert above.initialisation(net).startswith("another: std")

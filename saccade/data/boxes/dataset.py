@@ -176,12 +176,12 @@ class Boxes(Images):
         return np.bincount(self.numbers[~self.crowd], minlength=len(self.classes))
 
 
-def _factor(drawn: tuple[int, int], real: tuple[int, int]) -> tuple[float, float]:
+def _factor(noted: tuple[int, int], real: tuple[int, int]) -> tuple[float, float]:
     """The factor from the pixels of the boxes to those of the picture: 1 unless it was resized.
 
     A resize rounds a side by half a pixel at most.
     """
-    (W, H), (w, h) = drawn, real
+    (W, H), (w, h) = noted, real
     if not (W and H) or abs(W * h - H * w) > 0.51 * max(W + H, w + h):
         return 1.0, 1.0
     return w / W, h / H
@@ -253,8 +253,8 @@ def aligned(
     if boxes.classes == classes:
         return boxes
     numbers = {name: c for c, name in enumerate(classes)}
-    counted = np.bincount(boxes.numbers, minlength=len(boxes.classes))  # crowds too
-    for name, count in zip(boxes.classes, counted, strict=True):
+    counts = np.bincount(boxes.numbers, minlength=len(boxes.classes))  # crowds too
+    for name, count in zip(boxes.classes, counts, strict=True):
         if count and name not in numbers:
             raise ValueError(
                 f"category {name!r} has {count} boxes but is not among {whose} {len(classes)}; "
@@ -269,10 +269,10 @@ def aligned(
 
 def _ids(own: dict[str, int], classes: list[str], ids: Sequence[int] | None) -> list[int]:
     """Each class's own id, else the one it has elsewhere, else one that is free."""
-    taken, free = set(own.values()), max(own.values(), default=0) + 1
+    ids_in_use, free = set(own.values()), max(own.values(), default=0) + 1
     wanted = range(1, len(classes) + 1) if ids is None else ids
     return [
-        own.get(name, i if i not in taken else free + c)
+        own.get(name, i if i not in ids_in_use else free + c)
         for c, (name, i) in enumerate(zip(classes, wanted, strict=True))
     ]
 
@@ -406,20 +406,20 @@ def _look_at(boxes: Boxes) -> None:
     looked = np.unique(np.linspace(0, len(boxes) - 1, min(len(boxes), LOOKED_AT)).round())
     more = f" among {LOOKED_AT} looked at" if len(looked) < len(boxes) else ""
     for i in looked.astype(int).tolist():
-        drawn = int(boxes.sizes[i][0]), int(boxes.sizes[i][1])
+        noted = int(boxes.sizes[i][0]), int(boxes.sizes[i][1])
         real = picture.size(boxes.root / boxes.names[i])
         further = ""
-        if real is None or drawn == real.upright:
+        if real is None or noted == real.upright:
             continue
-        if drawn == real.stored:
+        if noted == real.stored:
             kind = f"pictures whose boxes fit only as stored, not upright (left as stored){more}"
-        elif _factor(drawn, real.upright) == (1.0, 1.0):
+        elif _factor(noted, real.upright) == (1.0, 1.0):
             kind = f"pictures of another shape than the json says (boxes as they stand){more}"
             further = _beyond(boxes, i, real.upright)
         else:
             kind = f"pictures of another size than the json says (boxes scaled){more}"
         where = "{} ({} x {} in the json, {} x {} upright{})"
-        line = where.format(boxes.names[i], *drawn, *real.upright, further)
+        line = where.format(boxes.names[i], *noted, *real.upright, further)
         note(boxes.findings, kind, line)
 
 

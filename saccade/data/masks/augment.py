@@ -69,7 +69,7 @@ class MaskCrop:
     def __call__(self, image: Tensor, mask: Tensor) -> Pair:
         H, W = mask.shape
         for _ in range(TRIES):
-            top, left = (_drawn(max(side - self.side, 0)) for side in (H, W))
+            top, left = (_random_offset(max(side - self.side, 0)) for side in (H, W))
             part = mask[top : top + self.side, left : left + self.side]
             if self.single >= 1 or _largest(part) <= self.single:
                 break
@@ -84,7 +84,7 @@ class MaskCrop:
         return f"MaskCrop(side={self.side}, single={self.single})"
 
 
-def _drawn(most: int) -> int:
+def _random_offset(most: int) -> int:
     return int(torch.randint(most + 1, ()))
 
 
@@ -111,11 +111,11 @@ class MaskTransform:
         self, photo: Image.Image, mask: UInt8[np.ndarray, "H W"]
     ) -> tuple[Tensor, dict[str, Any]]:
         image: Any = tv_tensors.Image(torch.from_numpy(np.array(photo)).permute(2, 0, 1))
-        drawn: Any = tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(mask)))
+        labels: Any = tv_tensors.Mask(torch.from_numpy(np.ascontiguousarray(mask)))
         for step in self.steps:
-            image, drawn = step(image, drawn)
+            image, labels = step(image, labels)
         return self.normalise.numbers(image.as_subclass(Tensor)), {
-            "mask": drawn.as_subclass(Tensor)
+            "mask": labels.as_subclass(Tensor)
         }
 
     @property

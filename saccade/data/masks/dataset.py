@@ -196,17 +196,17 @@ def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str
         if called and not images.is_dir():
             continue
         photos = _files(images, picture.ENDINGS, bool(called), findings)
-        drawn = _files(masks, (".png",), bool(called), findings)
+        mask_files = _files(masks, (".png",), bool(called), findings)
         if not called and not photos:
             return None
-        lone = [str(photos[key].relative_to(place)) for key in photos if key not in drawn]
-        blank = [str(drawn[key].relative_to(place)) for key in drawn if key not in photos]
+        lone = [str(photos[key].relative_to(place)) for key in photos if key not in mask_files]
+        blank = [str(mask_files[key].relative_to(place)) for key in mask_files if key not in photos]
         for kind, names in (("no mask", lone), ("no image", blank)):
             if names:
                 findings.setdefault(kind, []).extend(names)
-        both = [key for key in photos if key in drawn]
+        both = [key for key in photos if key in mask_files]
         pictures, maps = (
-            [str(files[key].relative_to(place)) for key in both] for files in (photos, drawn)
+            [str(files[key].relative_to(place)) for key in both] for files in (photos, mask_files)
         )
         folder.Inside(place).check([*pictures, *maps], repr(str(place)))
         return Masks(place, pictures, maps, legend)
@@ -316,10 +316,10 @@ def _ade20k(file: Path) -> Legend:
 
 def _apart(known: dict[int, str]) -> dict[int, str]:
     """ADE20K's class names made unique: a name that comes twice gets its id appended."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for i, name in known.items():
-        known[i] = f"{name} {i}" if name in seen else name
-        seen.add(name)
+        known[i] = f"{name} {i}" if name in earlier else name
+        earlier.add(name)
     return known
 
 
@@ -354,11 +354,11 @@ def _checked(masks: Masks, findings: dict[str, list[str]]) -> tuple[list[str], l
     count = min(len(masks), CHECKED)
     chosen = [i * len(masks) // count for i in range(count)]
     with ThreadPoolExecutor(4) as pool:
-        seen = list(pool.map(lambda i: _look(masks, i), chosen))
+        looks = list(pool.map(lambda i: _look(masks, i), chosen))
     lists = {"unreadable mask": [], "another size": [], "unknown ids": []}
     ids: dict[int, int] = {}
-    unusable = [i for i, one in zip(chosen, seen, strict=True) if one.broken or one.misfit]
-    for i, one in zip(chosen, seen, strict=True):
+    unusable = [i for i, one in zip(chosen, looks, strict=True) if one.broken or one.misfit]
+    for i, one in zip(chosen, looks, strict=True):
         name = masks.images[i]
         if one.broken:
             lists["unreadable mask"].append(f"{name}: {one.broken}")

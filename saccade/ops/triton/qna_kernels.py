@@ -67,9 +67,9 @@ def forward(
     for a in range(WINDOW):
         for b in range(WINDOW):
             inside = own & (i + a >= 0) & (i + a < H) & (j + b >= 0) & (j + b < W)
-            seen = ((i + a) * W + j + b)[:, None, None]
+            pixel = ((i + a) * W + j + b)[:, None, None]
             mask = inside[:, None, None] & is_score
-            s_o = tl.load(s + seen * (L * heads) + scores, mask=mask, other=float("-inf"))
+            s_o = tl.load(s + pixel * (L * heads) + scores, mask=mask, other=float("-inf"))
             r = tl.load(rpe + (a * WINDOW + b) * L * heads + scores, mask=is_score, other=0)
             s_o, r = s_o.to(dtype), r.to(dtype)
             larger = tl.maximum(m_n, s_o + r)
@@ -82,16 +82,16 @@ def forward(
     for a in range(WINDOW):
         for b in range(WINDOW):
             inside = own & (i + a >= 0) & (i + a < H) & (j + b >= 0) & (j + b < W)
-            seen = ((i + a) * W + j + b)[:, None, None]
+            pixel = ((i + a) * W + j + b)[:, None, None]
             table = (a * WINDOW + b) * L * heads + scores
             mask = inside[:, None, None] & is_score
-            s_o = tl.load(s + seen * (L * heads) + scores, mask=mask, other=float("-inf"))
+            s_o = tl.load(s + pixel * (L * heads) + scores, mask=mask, other=float("-inf"))
             r = tl.load(rpe + table, mask=is_score, other=0).to(dtype)
             c = tl.exp(s_o.to(dtype) - m_n + r) * rest_n
             if ws is not None:
                 c *= tl.load(ws + table, mask=is_score, other=0)
             mask = inside[:, None, None] & is_value
-            v_o = tl.load(v + seen * (heads * d) + values, mask=mask, other=0).to(dtype)
+            v_o = tl.load(v + pixel * (heads * d) + values, mask=mask, other=0).to(dtype)
             z_n += tl.sum(c, 1)[:, :, None] * v_o
 
     here = n[:, None, None] * (L * heads) + scores
@@ -136,13 +136,13 @@ def windows(
     for a in range(WINDOW):
         for b in range(WINDOW):
             inside = own & (i + a >= 0) & (i + a < H) & (j + b >= 0) & (j + b < W)
-            seen = ((i + a) * W + j + b)[:, None, None]
+            pixel = ((i + a) * W + j + b)[:, None, None]
             offset = (a * WINDOW + b) * L * heads
             mask = inside[:, None, None] & is_score
-            s_o = tl.load(s + seen * (L * heads) + scores, mask=mask, other=float("-inf"))
+            s_o = tl.load(s + pixel * (L * heads) + scores, mask=mask, other=float("-inf"))
             r = tl.load(rpe + offset + scores, mask=is_score, other=0).to(dtype)
             mask = inside[:, None, None] & is_value
-            v_o = tl.load(v + seen * (heads * d) + values, mask=mask, other=0).to(dtype)
+            v_o = tl.load(v + pixel * (heads * d) + values, mask=mask, other=0).to(dtype)
             t = tl.sum(g_n * v_o, 2)
             pt = tl.exp(s_o.to(dtype) - m_n + r) * rest_n * t[:, None, :]
             tl.store(U + offset, tl.sum(pt, 0)[None, :, :], mask=is_score)
@@ -155,10 +155,10 @@ def windows(
     for a in range(WINDOW):
         for b in range(WINDOW):
             inside = own & (i + a >= 0) & (i + a < H) & (j + b >= 0) & (j + b < W)
-            seen = ((i + a) * W + j + b)[:, None, None]
+            pixel = ((i + a) * W + j + b)[:, None, None]
             offset = (a * WINDOW + b) * L * heads
             mask = inside[:, None, None] & is_score
-            s_o = tl.load(s + seen * (L * heads) + scores, mask=mask, other=float("-inf"))
+            s_o = tl.load(s + pixel * (L * heads) + scores, mask=mask, other=float("-inf"))
             r = tl.load(rpe + offset + scores, mask=is_score, other=0).to(dtype)
             pD = tl.exp(s_o.to(dtype) - m_n + r) * D_n
             tl.store(X + offset, tl.sum(pD, 0)[None, :, :], mask=is_score)
@@ -206,9 +206,9 @@ def pixels(
                 wi, wj = i // STRIDE - step_a, j // STRIDE - step_b
                 inside = own & (a < WINDOW) & (b < WINDOW)
                 inside &= (wi >= 0) & (wi < Ho) & (wj >= 0) & (wj < Wo)
-                seen = (wi * Wo + wj)[:, None, None]
+                window = (wi * Wo + wj)[:, None, None]
                 mask = inside[:, None, None] & is_score
-                near = seen * (L * heads) + scores
+                near = window * (L * heads) + scores
                 table = ((a * WINDOW + b) * (L * heads))[:, None, None] + scores
                 r = tl.load(rpe + table, mask=mask, other=0).to(dtype)
                 m_w = tl.load(m + near, mask=mask, other=float("inf"))
@@ -217,7 +217,7 @@ def pixels(
                 if ws is not None:
                     c = p * tl.load(ws + table, mask=mask, other=0)
                 mask_g = inside[:, None, None] & is_value
-                place = g + (seen * apart + query) * (heads * d) + values
+                place = g + (window * apart + query) * (heads * d) + values
                 g_w = tl.load(place, mask=mask_g, other=0).to(dtype)
                 t = tl.sum(g_w * v_n, 2)
                 dv_n += tl.sum(c, 1)[:, :, None] * g_w

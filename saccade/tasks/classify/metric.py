@@ -70,18 +70,18 @@ class Confusion(Metric):
         self._keep([EvaluatedImage(*row) for row in state["rows"]])
 
     def compute(self) -> dict[str, float]:
-        seen = int(self.matrix.sum())
-        if not seen:
+        images = int(self.matrix.sum())
+        if not images:
             raise ValueError("evaluation: no image was read; check the validation set")
         right = self.matrix.diagonal()
         per_class = self.matrix.sum(1)
         present = per_class > 0
         return {
-            "top1": 100 * int(right.sum()) / seen,
-            "top5": 100 * self.in_five / seen,
+            "top1": 100 * int(right.sum()) / images,
+            "top5": 100 * self.in_five / images,
             "mean_class": 100 * float((right[present] / per_class[present]).mean()),
-            "loss": self.nats / seen,
-            "images": seen,
+            "loss": self.nats / images,
+            "images": images,
         }
 
     def tables(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from saccade.data import boxes
 from saccade.data.boxes import augment
-from saccade.draw.boxes import drawn
+from saccade.draw.boxes import draw_boxes
 from saccade.draw.masks import beside
 from saccade.recipes.detect import BoxAugment, BoxTest, Detr, RetinaNet, RTDetr
 from saccade.recipes.recipe import Recipe
@@ -68,7 +68,8 @@ def example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: An
     words = [mistakes.MISSED if one else "" for one in missed.tolist()]
     signs = [mistakes.WRONG if one else "" for one in wrong[sure].tolist()]
     return beside(
-        drawn(photo, truth, task.classes, words), drawn(photo, chosen, task.classes, signs)
+        draw_boxes(photo, truth, task.classes, words),
+        draw_boxes(photo, chosen, task.classes, signs),
     )
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from saccade.tasks.detect import mistakes
 from saccade.tasks.detect.counting import (
-    Seen,
+    ByImage,
     evaluated,
     numbered,
     package,
@@ -53,11 +53,11 @@ class AveragePrecision(Metric):
         self.classes = tuple(classes)
         self.ids = tuple(ids) if ids is not None else tuple(range(1, len(self.classes) + 1))
         self.predict = predict
-        self.seen: Seen = {}
+        self.by_image: ByImage = {}
         """By image: boxes, labels, scores as found; truth, classes, crowd, area as annotated."""
         self.indices: dict[int, int] = {}
         """The place in the set of each image, by its id."""
-        self._counted: Any = None
+        self._evaluation: Any = None
 
     def update(self, output: dict[str, Any], target: dict[str, Any]) -> None:
         originals = [(int(h), int(w)) for h, w in target["original"]]
@@ -74,7 +74,7 @@ class AveragePrecision(Metric):
             keys = [int(key) for key in target["id"]]
             self.indices |= dict(zip(keys, target["index"].tolist(), strict=True))
         for i, (key, one) in enumerate(zip(target["id"], predictions, strict=True)):
-            self.seen.setdefault(
+            self.by_image.setdefault(
                 int(key),
                 {
                     "boxes": _plain(one.boxes, torch.float32).reshape(-1, 4),
@@ -87,20 +87,23 @@ class AveragePrecision(Metric):
                     "size": torch.tensor(originals[i]),
                 },
             )
-        self._counted = None
+        self._evaluation = None
 
     def state(self) -> dict[str, Any]:
-        return {"seen": self.seen, "indices": self.indices}
+        return {"by_image": self.by_image, "indices": self.indices}
 
     def add(self, state: dict[str, Any]) -> None:
         self.indices = {**state["indices"], **self.indices}
-        self.seen = {**state["seen"], **self.seen}  # an image counts once, whoever saw it
-        self._counted = None
+        self.by_image = {
+            **state["by_image"],
+            **self.by_image,
+        }  # an image counts once, whoever saw it
+        self._evaluation = None
 
     def compute(self) -> dict[str, float]:
         stats = self._evaluated().stats
         figures = {k: 100 * float(v) for k, v in zip(FIGURES, stats, strict=True) if v > -1}
-        return {**figures, "images": len(self.seen)}
+        return {**figures, "images": len(self.by_image)}
 
     def tables(self) -> dict[str, Any]:
         """AP of each class; precision over recall; what is taken for what; images to look at.
@@ -111,7 +114,7 @@ class AveragePrecision(Metric):
         evaluated = self._evaluated().eval
         precision, scores = (evaluated[k][:, :, :, 0, -1] for k in ("precision", "scores"))
         # of both: overlaps, recalls, classes
-        images = [self.seen[key] for key in sorted(self.seen)]
+        images = [self.by_image[key] for key in sorted(self.by_image)]
         boxes = np.zeros(len(self.classes), np.int64)
         for one in images:
             boxes += np.bincount(one["classes"][~one["crowd"]], minlength=len(boxes))
@@ -147,7 +150,7 @@ class AveragePrecision(Metric):
 
     def _examples(self) -> list[dict[str, Any]]:
         """The images with the most boxes that are missed or predicted wrongly."""
-        faults = {key: mistakes.fault(self.seen[key]) for key in self.indices}
+        faults = {key: mistakes.fault(self.by_image[key]) for key in self.indices}
         worst = sorted(faults, key=lambda key: (faults[key].order, key))[:MOST]
         return [{"index": self.indices[k], "caption": faults[k].caption} for k in worst]
 
@@ -161,8 +164,8 @@ class AveragePrecision(Metric):
                 "score": box["score"],
                 **_text(box),
             }
-            for key in sorted(self.seen)
-            for box in result_rows(key, self.seen[key], self.KIND)
+            for key in sorted(self.by_image)
+            for box in result_rows(key, self.by_image[key], self.KIND)
         ]
 
     def annotations(self, name: Callable[[int], str]) -> dict[str, Any]:
@@ -172,13 +175,13 @@ class AveragePrecision(Metric):
             name: of an image, by its place in the set
         """
         boxes = numbered(
-            [box for key in sorted(self.seen) for box in truth_rows(key, self.seen[key])]
+            [box for key in sorted(self.by_image) for box in truth_rows(key, self.by_image[key])]
         )
         for box in boxes:
             box |= {"category_id": self.ids[box["category_id"]], **_text(box)}
         return {
             "images": [
-                {"id": key, "file_name": name(self.indices[key]), **sides_of(self.seen[key])}
+                {"id": key, "file_name": name(self.indices[key]), **sides_of(self.by_image[key])}
                 for key in sorted(self.indices)
             ],
             "annotations": boxes,
@@ -188,9 +191,9 @@ class AveragePrecision(Metric):
         }
 
     def _evaluated(self) -> Any:
-        if self._counted is None:
-            self._counted = evaluated(self.seen, len(self.classes), self.KIND)
-        return self._counted
+        if self._evaluation is None:
+            self._evaluation = evaluated(self.by_image, len(self.classes), self.KIND)
+        return self._evaluation
 
 
 def _text(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,23 +9,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Seen = dict[int, dict[str, Any]]
+ByImage = dict[int, dict[str, Any]]
 
 
-def evaluated(seen: Seen, classes: int, kind: str = "bbox") -> Any:
+def evaluated(by_image: ByImage, classes: int, kind: str = "bbox") -> Any:
     """faster-coco-eval's evaluation; categories are our own numbers for the classes."""
-    if not seen:
+    if not by_image:
         raise ValueError("evaluation: no image was read; check the validation set")
-    if all(one["crowd"].all() for one in seen.values()):
+    if all(one["crowd"].all() for one in by_image.values()):
         raise ValueError(
-            f"evaluation: no box to be found in {len(seen)} images; check the validation set"
+            f"evaluation: no box to be found in {len(by_image)} images; check the validation set"
         )
     COCO, Evaluation = package()
-    keys = sorted(seen)
-    truth = [box for key in keys for box in truth_rows(key, seen[key])]
-    predicted = [box for key in keys for box in result_rows(key, seen[key], kind)]
+    keys = sorted(by_image)
+    truth = [box for key in keys for box in truth_rows(key, by_image[key])]
+    predicted = [box for key in keys for box in result_rows(key, by_image[key], kind)]
     parts = {
-        "images": [{"id": key, **sides_of(seen[key])} for key in keys],
+        "images": [{"id": key, **sides_of(by_image[key])} for key in keys],
         "categories": [{"id": c, "name": str(c)} for c in range(classes)],
     }
     sides = [

@@ -23,7 +23,7 @@ class Partners(NamedTuple):
 
     truth: Int64[Tensor, "n"]
     guess: Int64[Tensor, "m"]
-    counted: Bool[Tensor, "m"]
+    counts: Bool[Tensor, "m"]
     """Predicted boxes that are sure enough and lie in no crowd."""
 
     def faults(
@@ -38,7 +38,7 @@ class Partners(NamedTuple):
         there = self.truth >= 0
         missed = ~there
         missed[there] = labels[self.truth[there]] != classes[there]
-        wrong = self.counted & (self.guess < 0)
+        wrong = self.counts & (self.guess < 0)
         paired = self.guess >= 0
         wrong[paired] = classes[self.guess[paired]] != labels[paired]
         return missed, wrong
@@ -54,12 +54,12 @@ def paired(
 ) -> Partners:
     """Which predicted box stands for which true one."""
     n, m = len(truth), len(boxes)
-    counted = (scores >= SURE) & boxes.isfinite().all(1)
+    counts = (scores >= SURE) & boxes.isfinite().all(1)
     mine, theirs = torch.full((n,), -1), torch.full((m,), -1)
     if not n or not m:
-        return Partners(mine, theirs, counted)
+        return Partners(mine, theirs, counts)
     overlap = box_iou(truth, boxes)
-    overlap[crowd], overlap[:, ~counted] = 0.0, 0.0
+    overlap[crowd], overlap[:, ~counts] = 0.0, 0.0
     alike = classes[:, None] == labels
     for possible in (overlap * alike, overlap):
         places = (possible >= OVERLAP).nonzero()
@@ -68,8 +68,8 @@ def paired(
             if mine[i] < 0 and theirs[j] < 0:
                 mine[i], theirs[j] = j, i
     if crowd.any():  # a crowd holds a box whose larger part lies in it
-        counted = counted & ((theirs >= 0) | ~_within(boxes, truth[crowd]))
-    return Partners(mine, theirs, counted)
+        counts = counts & ((theirs >= 0) | ~_within(boxes, truth[crowd]))
+    return Partners(mine, theirs, counts)
 
 
 def _within(boxes: Float[Tensor, "m 4"], crowds: Float[Tensor, "k 4"]) -> Bool[Tensor, "m"]:
@@ -98,7 +98,7 @@ def confusion(images: list[dict[str, Tensor]], classes: int) -> list[list[int]]:
 
 def _extra(pairs: Partners) -> Bool[Tensor, "m"]:
     """Predicted boxes of nothing; their -1 is the last of a list."""
-    return pairs.counted & (pairs.guess < 0)
+    return pairs.counts & (pairs.guess < 0)
 
 
 class Fault(NamedTuple):

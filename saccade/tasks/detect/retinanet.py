@@ -88,9 +88,9 @@ class RetinaNetTask(Detect):
 
             wanted = torch.zeros_like(guess)
             wanted[positive, labels[mine]] = 1.0
-            counted = (match != Matcher.BETWEEN_THRESHOLDS)[:, None]
+            counts = (match != Matcher.BETWEEN_THRESHOLDS)[:, None]
             focal = sigmoid_focal_loss(guess, wanted, self.alpha, self.gamma)
-            classes = classes + (focal * counted).sum() / count
+            classes = classes + (focal * counts).sum() / count
 
             goal = self.coder.encode_single(truth[mine], anchors[positive])
             away = F.l1_loss(offsets[i, rows][positive], goal, reduction="sum")

@@ -52,16 +52,16 @@ class DetectViews(Detect):
         score: float | None = None,
     ) -> list[Detections]:
         originals = [(int(H), int(W)) for H, W in (output["size"] if sizes is None else sizes)]
-        seen: dict[str, dict[str, Tensor]] = {}
+        views: dict[str, dict[str, Tensor]] = {}
         for name, value in output.items():
             view, slash, word = name.partition("/")
             if slash:
-                seen.setdefault(view, {})[word] = value
+                views.setdefault(view, {})[word] = value
         answers = [
             [_mirrored(boxes, W) if one[MIRRORED] else boxes
              for boxes, (_, W) in zip(self.task.predict(one, originals, score), originals,
                                       strict=True)]
-            for one in seen.values()
+            for one in views.values()
         ]  # fmt: skip
         return [self._together(image) for image in zip(*answers, strict=True)]
 

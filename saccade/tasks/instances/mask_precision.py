@@ -28,14 +28,14 @@ class MaskPrecision(AveragePrecision):
         predictions = self.predict(output, originals)
         self.note(predictions, originals, target)
         for key, one, truth in zip(target["id"], predictions, target["masks"], strict=True):
-            seen = self.seen[int(key)]
-            seen.setdefault("masks", _runs(one.masks))
-            seen.setdefault("true_masks", _runs(truth))
+            one_image = self.by_image[int(key)]
+            one_image.setdefault("masks", _runs(one.masks))
+            one_image.setdefault("true_masks", _runs(truth))
 
     def compute(self) -> dict[str, float]:
         masks = super().compute()
         images = masks.pop("images")
-        boxes = evaluated(self.seen, len(self.classes)).stats
+        boxes = evaluated(self.by_image, len(self.classes)).stats
         pairs = zip(FIGURES, boxes, strict=True)
         return {
             **{PREFIX + name: value for name, value in masks.items()},

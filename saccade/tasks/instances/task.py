@@ -67,7 +67,7 @@ class InstancesTask(Detect):
         )
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
-        maps, images = self._seen(output)
+        maps, images = self._maps_and_sizes(output)
         device = maps[0].device
         masks = [mask.to(device) for mask in target["masks"]]
         truth = [
@@ -87,7 +87,7 @@ class InstancesTask(Detect):
         sizes: Sequence[tuple[int, int]] | None = None,
         score: float | None = None,
     ) -> list[Instances]:
-        maps, images = self._seen(output)
+        maps, images = self._maps_and_sizes(output)
         own = images.image_sizes
         originals = own if sizes is None else [(int(H), int(W)) for H, W in sizes]
         net: Any = self.net
@@ -104,7 +104,7 @@ class InstancesTask(Detect):
 
         return MaskPrecision(self.classes, self.ids, self.predict)
 
-    def _seen(self, output: dict[str, Tensor]) -> tuple[list[Tensor], ImageList]:
+    def _maps_and_sizes(self, output: dict[str, Tensor]) -> tuple[list[Tensor], ImageList]:
         """The pyramid's maps, and the images as far as torchvision's parts ask about them."""
         maps = [x.float() for name, x in output.items() if name.startswith(LEVEL)]
         sizes = [(int(H), int(W)) for H, W in output["size"].tolist()]

@@ -358,7 +358,7 @@ def test_the_order_of_images_makes_no_difference():
 
 def test_state_is_plain():
     state = counted(scenes(3)).state()
-    for one in state["seen"].values():
+    for one in state["by_image"].values():
         assert all(type(part) is torch.Tensor and not part.requires_grad for part in one.values())
 
 
