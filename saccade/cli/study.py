@@ -16,6 +16,7 @@ def study(
     seeds: Count | None = None,
     pages: Folder | None = None,
     only_report: bool = False,
+    shipped: bool = False,
     device: Device | None = None,
     json: bool = False,
 ) -> None:
@@ -31,6 +32,7 @@ def study(
         saccade study linglo --data cifar10
         saccade study linglo --grid fig5
         saccade study sasa --seeds 1 --only-report
+        saccade study qna --shipped
 
     Args:
         name: the study; all in a table if left out
@@ -40,10 +42,11 @@ def study(
         seeds: how many seeds each row is trained with; the study's own number if left out
         pages: where the page and its pictures are written; beside the runs if left out
         only_report: train nothing, and report what there is
+        shipped: count the runs whose results came with the package, and train the others
         device: the best there is if left out
         json: print JSON
     """
-    from saccade.study import book, run
+    from saccade.study import book, result, run
     from saccade.study.grid import slug
     from saccade.study.page import cells, write
 
@@ -58,20 +61,27 @@ def study(
     numbers = tuple(range(seeds)) if seeds else one.seeds
     folder = Path(out) / name
     elsewhere: list[str] = []
+    before = result.shipped(name) if shipped else None
+    if before and before.data != Path(str(chosen)).name:
+        raise ValueError(
+            f"study {name}: the package's results are of {before.data!r}, got --data {chosen}; "
+            f"leave out --shipped"
+        )
     if not only_report:
         from saccade.cli.learn import stoppable, watcher
 
         with stoppable(folder, f"saccade study {name}"):
             elsewhere = run.train(
-                one, str(chosen), folder, numbers, watch=watcher(log=False), say=note, device=device
-            )
-    result = run.collected(whole, str(chosen), folder, numbers)
-    written = write(whole, result, folder if pages is None else Path(pages))
+                one, str(chosen), folder, numbers, before=before, watch=watcher(log=False),
+                say=note, device=device,
+            )  # fmt: skip
+    results = run.collected(whole, str(chosen), folder, numbers, before)
+    written = write(whole, results, folder if pages is None else Path(pages))
     if json:
-        show_json({"study": name, **result.plain(), "files": [str(path) for path in written]})
+        show_json({"study": name, **results.plain(), "files": [str(path) for path in written]})
         return
     for each in one.grids:
-        rows = cells(each, result)
+        rows = cells(each, results)
         shape = table(*rows[0], right=tuple(head for head in rows[0] if head != "label"))
         for row in rows:
             shape.add_row(*row.values())

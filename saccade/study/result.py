@@ -9,6 +9,7 @@ and the paper's order holds ("yes") where that interval lies on the paper's side
 ("no") where it lies on the other side, and is undecided in between.
 """
 
+import hashlib
 import json
 import math
 import statistics
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from saccade.models import zoo
+from saccade.recipes.disk import to_plain
+from saccade.recipes.recipe import Recipe
 from saccade.report.summary import Summary
 from saccade.report.tables import is_number
 from saccade.study.grid import Grid, GridRow
@@ -53,6 +56,8 @@ class SettingResult:
 
     parameters: int | None
     seeds: dict[int, SeedResult]
+    recipe: str = ""
+    """The `fingerprint` of what it was trained by."""
 
     @property
     def mean(self) -> float:
@@ -84,6 +89,7 @@ class StudyResult:
             "settings": {
                 key: {
                     "parameters": one.parameters,
+                    "recipe": one.recipe,
                     "seeds": {
                         str(seed): {
                             "value": run.value, "cpu_seconds": round(run.cpu_seconds, 1),
@@ -109,10 +115,19 @@ class StudyResult:
                     )
                     for seed, run in one["seeds"].items()
                 },
+                one.get("recipe", ""),
             )
             for key, one in plain["settings"].items()
         }
         return cls(plain["figure"], plain["data"], plain["machine"], settings)
+
+
+def fingerprint(recipe: Recipe) -> str:
+    """What a recipe trains, but for its description and seed, in 16 hex digits."""
+    plain = to_plain(recipe)
+    del plain["about"], plain["loop"]["seed"]
+    text = json.dumps(plain, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def shipped(study: str) -> StudyResult | None:

@@ -11,7 +11,7 @@ from saccade.engine.lock import LockedError
 from saccade.recipes.recipe import Recipe, change
 from saccade.report.summary import Summary, differences
 from saccade.study.grid import Study
-from saccade.study.result import SeedResult, SettingResult, StudyResult
+from saccade.study.result import SeedResult, SettingResult, StudyResult, fingerprint
 
 Say = Callable[[str], None]
 
@@ -38,13 +38,23 @@ def finished(folder: Path, recipe: Recipe) -> Summary | None:
     return summary if summary.finished else None
 
 
-def missing(study: Study, out: Path, seeds: Iterable[int]) -> Iterator[tuple[str, int, Recipe]]:
+def missing(
+    study: Study, out: Path, seeds: Iterable[int], before: StudyResult | None = None
+) -> Iterator[tuple[str, int, Recipe]]:
     """What is still to be trained: all settings with the first seed, then with the next."""
     for seed in seeds:
         for key, recipe in study.settings().items():
             one = change(recipe, loop__seed=seed)
+            if seed in _earlier(before, key, recipe):
+                continue
             if finished(folder_of(out, key, seed), one) is None:
                 yield key, seed, one
+
+
+def _earlier(before: StudyResult | None, key: str, recipe: Recipe) -> dict[int, SeedResult]:
+    """The seeds of a setting in earlier results; none where the recipe was another."""
+    one = before.settings.get(key) if before else None
+    return one.seeds if one and one.recipe == fingerprint(recipe) else {}
 
 
 def train(
@@ -53,6 +63,7 @@ def train(
     out: Path,
     seeds: Iterable[int],
     *,
+    before: StudyResult | None = None,
     watch: Any = None,
     say: Say = lambda sentence: None,
     device: str | None = None,
@@ -62,11 +73,14 @@ def train(
     Runs that another process trains at the moment are left to it, so that one may start as many
     processes as there are cores.
 
+    Args:
+        before: results of earlier runs, whose folders need not be here; they are not repeated
+
     Returns:
         the runs that others are at work on
     """
     elsewhere = []
-    for key, seed, recipe in list(missing(study, out, seeds)):
+    for key, seed, recipe in list(missing(study, out, seeds, before)):
         folder = folder_of(out, key, seed)
         if finished(folder, recipe) is not None:  # by another process, meanwhile
             continue
@@ -90,19 +104,22 @@ def _train(
         session.train(recipe, data, folder, name=name, watch=watch, device=device)
 
 
-def collected(study: Study, data: str, out: Path, seeds: Iterable[int]) -> StudyResult:
-    """What has been trained so far."""
+def collected(
+    study: Study, data: str, out: Path, seeds: Iterable[int], before: StudyResult | None = None
+) -> StudyResult:
+    """What has been trained so far, here and, of the same recipes, `before`."""
     settings = {}
     seeds = list(seeds)
     for key, recipe in study.settings().items():
-        runs, parameters = {}, None
+        runs = {s: run for s, run in _earlier(before, key, recipe).items() if s in seeds}
+        parameters = before.settings[key].parameters if before and runs else None
         for seed in seeds:
             summary = finished(folder_of(out, key, seed), change(recipe, loop__seed=seed))
             if summary is not None:
                 runs[seed] = SeedResult.of(summary, study.figure)
                 parameters = summary.parameters()
         if runs:
-            settings[key] = SettingResult(parameters, runs)
+            settings[key] = SettingResult(parameters, runs, fingerprint(recipe))
     return StudyResult(study.figure, Path(data).name, machine(), settings)
 
 
@@ -121,9 +138,10 @@ if __name__ == "__main__":  # python -m saccade.study.run linglo runs/study: int
     import sys
 
     from saccade.study.book import find
-    from saccade.study.result import FOLDER
+    from saccade.study.result import FOLDER, shipped
 
     study = find(sys.argv[1])
-    result = collected(study, study.data, Path(sys.argv[2]) / study.name, study.seeds)
+    folder = Path(sys.argv[2]) / study.name
+    result = collected(study, study.data, folder, study.seeds, shipped(study.name))
     FOLDER.mkdir(exist_ok=True)
     print(files.write_json(FOLDER / f"{study.name}.json", result.plain()))

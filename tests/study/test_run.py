@@ -64,6 +64,18 @@ def test_runs_of_another_process_are_left_to_it(trained, tmp_path):
     assert run.folder_of(tmp_path, "position=cpe", 0).joinpath("report.jsonl").is_file()
 
 
+def test_earlier_results_count_as_trained_if_their_recipe_is_the_same(trained, tmp_path):
+    data, out, _ = trained
+    study = tiny.study()
+    before = run.collected(study, data, out, (0,))
+    left = [(key, seed) for key, seed, _ in run.missing(study, tmp_path, (0, 1), before)]
+    assert left == [(key, 1) for key in KEYS]
+    assert run.collected(study, data, tmp_path, (0, 1), before) == before
+    other = tiny.study(epochs=3)
+    assert len(list(run.missing(other, tmp_path, (0,), before))) == len(KEYS)
+    assert run.collected(other, data, tmp_path, (0,), before).settings == {}
+
+
 def test_runs_of_another_recipe_are_refused(trained):
     data, out, _ = trained
     with pytest.raises(ValueError, match=r"another recipe \(schedule\.epochs\); remove it"):
