@@ -1,49 +1,63 @@
-"""The command that makes a COCO set of another: `saccade convert`."""
+"""The command that makes a set saccade reads of another: `saccade convert`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from saccade.cli.command import File, Value
 from saccade.cli.console import note, say, show_json
+
+Format = Literal["voc", "yolo", "voc-masks", "cityscapes", "stuff", "panoptic", "masks", "outlines"]
 
 
 def convert(
     source: Annotated[Path, Value("SOURCE", "files")],
     out: Annotated[Path, Value("OUT", "files")],
     *,
+    format: Format | None = None,
     classes: File | None = None,
+    colours: File | None = None,
     json: bool = False,
 ) -> None:
-    """Make a COCO set of boxes in VOC's xml or YOLO's text.
+    """Make a set that saccade reads of one in another format.
 
-    Pictures are linked where the disk can, so they take no further room.
+    Boxes (VOC's xml, YOLO's text) become a COCO set; a class for every pixel (VOC's
+    SegmentationClass, Cityscapes, COCO-Stuff, COCO's panoptic segments or outlines, masks of ids or
+    of colours) becomes images/, masks/ and classes.json. Files are linked where the disk can, so
+    they take no further room.
 
     Examples:
         saccade convert VOC2007 cells
         saccade train detect --data cells
+        saccade convert VOC2012 regions --format voc-masks
+        saccade convert cityscapes streets
+        saccade convert CamVid roads --colours class_dict.csv
+        saccade train segment --data roads
 
     Args:
-        source: a folder with Annotations/*.xml and JPEGImages, or with images/ and labels/
+        source: the folder of the set, as it was unpacked
         out: the folder to write, new or empty
+        format: what the set is; by its layout if left out
         classes: a file with a class a line; the set's own if left out
+        colours: what the colours of masks mean: a file with lines `name,r,g,b`, CVAT's
+            labelmap.txt or json; one beside the masks if left out
         json: print JSON
     """
-    from saccade.data.convert import convert as to_coco
+    from saccade.data.convert.run import convert as converted
 
-    done = to_coco(source, out, classes)
+    done = converted(source, out, classes, format, colours)
     if json:
-        splits = {
-            name: {"images": split.images, "boxes": split.boxes, "empty": split.empty}
-            for name, split in done.splits.items()
-        }
+        splits = {name: split._asdict() for name, split in done.splits.items()}
         show_json(
             {"format": done.format, "out": str(out), "splits": splits,
              "classes": list(done.classes), "notes": list(done.notes)}
         )  # fmt: skip
         return
     for name, split in done.splits.items():
-        sentence = f"{name}: {split.images} images with {split.boxes} boxes"
-        say(sentence + (f", {split.empty} images without any" if split.empty else ""))
+        boxes = getattr(split, "boxes", None)
+        what = "masks" if boxes is None else f"{boxes} boxes"
+        empty = getattr(split, "empty", 0)
+        sentence = f"{name}: {split.images} images with {what}"
+        say(sentence + (f", {empty} images without any" if empty else ""))
     names = ", ".join(done.classes[:10]) + (", ..." if len(done.classes) > 10 else "")
     say(f"{len(done.classes)} classes: {names}")
     for sentence in done.notes:

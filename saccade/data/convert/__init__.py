@@ -1,5 +1,1 @@
-"""Convert boxes in VOC's and YOLO's formats to a COCO data set."""
-
-from saccade.data.convert.to_coco import Converted, Split, convert
-
-__all__ = ["Converted", "Split", "convert"]
+"""Convert boxes and masks in other formats to what saccade reads: `saccade.data.convert.run`."""

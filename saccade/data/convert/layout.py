@@ -50,11 +50,6 @@ def _split(name: str) -> str:
     return SPLITS[named[1]] + named[2] if named and named[1] in SPLITS else ""
 
 
-def formats_of(place: Path) -> list[str]:
-    """The formats whose layout a folder has."""
-    return ["VOC"] * bool(voc_parts(place)) + ["YOLO"] * bool(yolo_folders(place))
-
-
 def advice(place: Path, deep: bool = False) -> str:
     """What to do with a folder of boxes that has to be converted first; "" for any other.
 
@@ -64,7 +59,7 @@ def advice(place: Path, deep: bool = False) -> str:
     """
     inside = sorted(f for f in place.glob("*/") if not f.name.startswith(".")) if deep else []
     for folder in (place, *inside):
-        if any(kind == "VOC" or _has_texts(folder) for kind in formats_of(folder)):
+        if voc_parts(folder) or has_yolo(folder):
             return convert_first(folder)
     return ""
 
@@ -76,7 +71,7 @@ def convert_first(place: Path) -> str:
     )
 
 
-def _has_texts(place: Path) -> bool:
+def has_yolo(place: Path) -> bool:
     """Whether YOLO's folders of labels hold text files; masks may lie in such folders too."""
     pairs = [pair for pairs in yolo_folders(place).values() for pair in pairs]
     return any(next(labels.rglob("*.txt"), None) is not None for _, labels in pairs)

@@ -26,6 +26,7 @@ from jaxtyping import Integer, UInt8
 from PIL import Image
 
 from saccade.data import folder, picture
+from saccade.data.convert.run import masks_advice
 from saccade.data.datasets import Splits, in_words, numbers_in, parted
 from saccade.data.findings import no_files
 from saccade.data.images import Images, Strings, Unreadable, size_of
@@ -261,6 +262,8 @@ def _legend(place: Path) -> Legend:
     if not place.is_dir():
         raise FileNotFoundError(f"no folder {str(place)!r}; check the path")
     if not (place / "images").is_dir():
+        if advice := masks_advice(place):
+            raise ValueError(advice)
         raise ValueError(f"{str(place)!r} has no folder 'images'; wanted: {KNOWN}")
     file = _written_in(place)
     if file is not None:

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from saccade.data import boxes, datasets
-from saccade.data.convert import convert
+from saccade.data.convert.run import convert
 from saccade.recipes.recipe import Data
 from tests.data.conftest import photo
 
@@ -315,7 +315,7 @@ def nothing(place):
     ("change", "words"),
     [
         (unnamed, r"no names of the classes in .*; add data.yaml with names or classes.txt, or"),
-        (both, r"holds both VOC's Annotations and YOLO's labels"),
+        (both, r"can be read as VOC and as YOLO; say which: --format voc"),
         (few_names, r"0.txt, line 2: class 1, but there are 1 names, for 0 to 0; give all"),
         (holes, r"names must be numbered 0, 1, 2"),
         (no_yaml, r"data.yaml' is no yaml: while parsing"),
@@ -336,7 +336,7 @@ def test_what_else_is_refused(voc, tmp_path):
     with pytest.raises(FileExistsError, match=r"is there and not empty; give another folder"):
         convert(voc, voc)
     (tmp_path / "other").mkdir()
-    with pytest.raises(ValueError, match=r"holds neither VOC nor YOLO; wanted: Annotations"):
+    with pytest.raises(ValueError, match=r"has no layout that is known; wanted: Annotations"):
         convert(tmp_path / "other", tmp_path / "out")
     names = tmp_path / "names.txt"
     with pytest.raises(FileNotFoundError, match=r"names.txt'; --classes takes a name a line"):
