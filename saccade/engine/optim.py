@@ -47,8 +47,7 @@ def groups(task: Task, optim: Optim) -> list[dict]:
     """Parameters by decay, and by depth where early blocks are to learn more slowly."""
     scales = _scales(task, optim)
     declared = task.no_weight_decay() if "declared" in optim.undecayed else set()
-    head = getattr(task.net, "get_classifier", lambda: None)()
-    own = set(head.parameters()) if isinstance(head, nn.Module) else set()
+    own = {p for head in task.heads() for p in head.parameters()}
     by_settings: dict[tuple[float, float, bool], list[Tensor]] = {}
     for name, p in task.named_parameters():
         if not p.requires_grad:

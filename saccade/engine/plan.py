@@ -14,9 +14,10 @@ from saccade.recipes.recipe import Recipe, change, override
 # What a recipe is trained on without --data.
 DATA = {
     "quick": "mnist", "quick_solar": "solar", "cifar_quick": "cifar10", "cifar_record": "cifar10",
-    "cifar_best": "cifar10",
+    "cifar_best": "cifar10", "cifar_pretrain": "cifar10",
 }  # fmt: skip
-BEGUN = ("finetune", "distill")  # with weights of the package, where its model has some
+# Recipes that begin with weights of the package, where their model has some.
+WARM = ("finetune", "distill", "segment", "detect", "detect_rtdetr", "instances")
 
 
 class Plan(NamedTuple):
@@ -49,7 +50,7 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
         from saccade import tasks  # with torch, which a wrong name need not wait for
 
         raise ValueError(f"train {name}: which images? --data FOLDER: {tasks.of(chosen).data_hint}")
-    if name in BEGUN and not chosen.model.start:
+    if name in WARM and not chosen.model.start:
         from_none = any(word.startswith("model.start=") for word in typed)
         start = None if from_none else weights.full(chosen.model.name)
         if start is None and name == "finetune":

@@ -144,7 +144,7 @@ class Training:
         image = part.image.to(memory_format=torch.channels_last)
         with distributed.no_sync(self.model, not last):
             with precision(self.loop.precision, device):
-                target = self.task.prepare(image, part.target)
+                target = self.task.prepare(image, {**part.target, "index": part.index})
                 output = self.model(*self.task.inputs(image, part.size, target))
                 terms = self.task.loss(output, target)
             # Gradients are averaged over processes, and each share is one of the whole batch.

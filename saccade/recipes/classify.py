@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from saccade.recipes.augment import Augment, Test
+from saccade.recipes.bounds import COUNT, SHARE, SIDE, hold
 from saccade.recipes.group import TaskSettings, path_field
 from saccade.recipes.recipe import Data, Loop, Model, Optim, Recipe, Schedule, change
 
@@ -31,6 +32,20 @@ class Distill(Classify):
     """Side the images are resized to for the teacher; as they are if None."""
     classes: str = path_field(default="")
     """File that maps the set's classes to the teacher's; a head is trained first if empty."""
+    own: int = 0
+    """Learn the teacher's own classes, so many (1000 for ImageNet's), by a second head that is
+    dropped afterwards. They tell more about a picture than the set's classes do, for what is learnt
+    next. 0: the set's classes alone."""
+    once: bool = False
+    """Ask the teacher about each training image once, before the first step, as evaluation shows
+    it: for small augmentations, such as shifts and mirrors, and no mixup or cutmix."""
+
+    def __post_init__(self) -> None:
+        hold(self, weight=SHARE, temperature=(0.01, 100), size=SIDE, own=COUNT)
+        if self.own and self.classes:
+            raise ValueError(
+                "distill: the teacher's own classes or some of them by task.classes; leave out one"
+            )
 
 
 QUICK = Recipe(

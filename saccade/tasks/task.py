@@ -86,6 +86,11 @@ class Task(nn.Module, ABC):
         to be put right) adds it."""
         return image, size
 
+    def heads(self) -> list[nn.Module]:
+        """Last layers, whose rows are classes: no matrices that muon should orthogonalise."""
+        head = getattr(self.net, "get_classifier", lambda: None)()
+        return [head] if isinstance(head, nn.Module) else []
+
     def no_weight_decay(self) -> set[str]:
         """Names of what layers declare `undecayed`, such as position tables."""
         return {

@@ -22,7 +22,7 @@ def _task(
     if isinstance(settings, Distill):
         return DistillTask(
             net, classes, smoothing=settings.smoothing, weight=settings.weight,
-            temperature=settings.temperature,
+            temperature=settings.temperature, own=settings.own,
         )  # fmt: skip
     return ClassifyTask(net, classes, smoothing=settings.smoothing)
 

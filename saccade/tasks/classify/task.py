@@ -5,7 +5,7 @@
 y1 and y2 are the (smoothed) labels of an image and of the one mixed into it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -68,9 +68,17 @@ class ClassifyTask(Task):
 
 
 class DistillTask(ClassifyTask):
-    """A classifier that also agrees with a teacher, both seeing the same augmented image.
+    """A classifier that also agrees with a teacher about the same image.
 
     loss = (1 - weight) cross-entropy + weight T^2 KL(softmax(teacher / T) || softmax(student / T))
+
+    Args:
+        net: the classifier
+        classes: their names
+        smoothing: of the labels
+        weight: the teacher's share of the loss
+        temperature: T
+        own: how many classes of the teacher's own are learnt, by a second head; 0: the set's
     """
 
     def __init__(
@@ -81,6 +89,7 @@ class DistillTask(ClassifyTask):
         smoothing: float = 0.0,
         weight: float = 0.5,
         temperature: float = 1.0,
+        own: int = 0,
     ):
         super().__init__(net, classes, smoothing)
         if not 0 <= weight <= 1 or temperature <= 0:
@@ -90,26 +99,52 @@ class DistillTask(ClassifyTask):
             )
         self.weight = weight
         self.temperature = temperature
+        self.second = nn.Linear(_features(net), own) if own else None
 
-    def learn_from(self, teacher: nn.Module) -> None:
-        """Take a teacher, which is needed to train; it is no part of what is trained or saved."""
+    def heads(self) -> list[nn.Module]:
+        return super().heads() + ([self.second] if self.second is not None else [])
+
+    def forward(
+        self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
+    ) -> dict[str, Tensor]:
+        """Logits; in training, those of the teacher's own classes (`second`) too, if asked for."""
+        if self.second is None or not self.training:
+            return super().forward(image, size)
+        net: Any = self.net
+        maps = net.forward_features(image)
+        features = net.forward_head(maps, pre_logits=True)
+        return {"logits": net.forward_head(maps), "second": self.second(features)}
+
+    def learn_from(self, teacher: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Take a teacher, which is needed to train; it is no part of what is trained or saved.
+
+        Args:
+            teacher: gives logits for images and their numbers in the training set
+        """
         self.__dict__["teacher"] = teacher
 
     def prepare(self, image: Tensor, target: dict[str, Any]) -> dict[str, Any]:
         if "teacher" not in self.__dict__:
             raise RuntimeError("DistillTask: trains with a teacher; call learn_from first")
         with torch.no_grad():
-            return {**target, "teacher": self.__dict__["teacher"](image)}
+            return {**target, "teacher": self.__dict__["teacher"](image, target.get("index"))}
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
         T = self.temperature
-        student = F.log_softmax(output["logits"].float() / T, -1)
+        logits = output["logits" if self.second is None else "second"]
+        student = F.log_softmax(logits.float() / T, -1)
         teacher = F.log_softmax(target["teacher"].float() / T, -1)
         gap = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
         return {
             "cross_entropy": (1 - self.weight) * self.cross_entropy(output["logits"], target),
             "teacher": self.weight * T * T * gap,
         }
+
+
+def _features(net: Any) -> int:
+    """The width of what the classifier reads."""
+    width = getattr(net.get_classifier(), "in_features", None)
+    return int(net.num_features if width is None else width)
 
 
 def _smoothed(logits: Tensor, label: Tensor, smoothing: float) -> Tensor:

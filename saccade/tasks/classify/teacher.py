@@ -2,11 +2,14 @@
 
     logits = head(teacher's features of the augmented image, resized and normalised its own way)
 
-Where a file maps the set's classes to the teacher's own, its classifier is used as it is. Else a
-linear head is fitted first, on the teacher's features of the training images as evaluation would
-prepare them. Its weight decay is chosen by the likelihood of held-out images, because an overfitted
-head gives a student nothing but the labels. The head is saved in the run's folder, so that a
-resumed run has the same one.
+With `once`, it sees each training image once and unaugmented, and its logits are kept in the
+run's folder.
+
+Where a file maps the set's classes to the teacher's own, or the student learns the teacher's own
+classes, its classifier is used as it is. Else a linear head is fitted first, on the teacher's
+features of the training images as evaluation would prepare them. Its weight decay is chosen by the
+likelihood of held-out images, because an overfitted head gives a student nothing but the labels.
+The head is saved in the run's folder, so that a resumed run has the same one.
 """
 
 import importlib.metadata as metadata
@@ -63,15 +66,64 @@ class Teacher(nn.Module):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=False)
         return self.net.forward_head(self.net.forward_features(x), pre_logits=True)
 
-    def forward(self, image: Tensor) -> Tensor:
+    def forward(self, image: Tensor, index: Tensor | None = None) -> Tensor:
         return self.head(self.features(image))
+
+
+class Remembered:
+    """The logits of a teacher for every training image, by the image's number."""
+
+    def __init__(self, logits: Tensor):
+        self.logits = logits
+
+    def __call__(self, image: Tensor, index: Tensor | None = None) -> Tensor:
+        if index is None:
+            raise RuntimeError("Remembered: which images? their numbers are needed")
+        return self.logits[index.to(self.logits.device)].to(image.device)
 
 
 def give_teacher(preparation: Preparation, task: ClassifyTask) -> None:
     """Give the task its teacher, ready, if it learns from one."""
     settings = preparation.recipe.task
     if isinstance(settings, Distill) and isinstance(task, DistillTask):
-        task.learn_from(make_teacher(settings, preparation))
+        teacher = make_teacher(settings, preparation)
+        task.learn_from(_remembered(teacher, settings, preparation) if settings.once else teacher)
+
+
+@torch.no_grad()
+def _remembered(teacher: Teacher, settings: Distill, preparation: Preparation) -> Remembered:
+    """What the teacher says of each training image, looked up in the run's folder or asked now."""
+    recipe: Any = preparation.recipe
+    if recipe.augment.mixup or recipe.augment.cutmix:
+        raise ValueError(
+            "task.once: a teacher that sees each image once knows no mixed ones; set "
+            "augment.mixup=0 augment.cutmix=0, or task.once=false"
+        )
+    images, file = preparation.splits.train, preparation.folder / "teacher_logits.safetensors"
+
+    def ask() -> None:
+        preparation.say(f"the teacher {settings.teacher!r} looks at {len(images)} training images")
+        test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
+        rows = torch.zeros(0)
+        for batch in preparation.batches(images, test):
+            logits = teacher(batch.image.to(preparation.device)).half().cpu()
+            if not len(rows):
+                rows = logits.new_zeros(len(images), logits.shape[1])
+            rows[batch.index] = logits
+        files.write(file, save({"logits": rows}))
+
+    preparation.make_once(file, ask)
+    try:
+        logits = load_file(file)["logits"]
+        if len(logits) != len(images):
+            raise KeyError(f"{len(logits)} rows for {len(images)} images")
+    except (SafetensorError, KeyError, OSError) as error:
+        why = str(error).partition("\n")[0]
+        raise ValueError(
+            f"task.once: {str(file)!r} is torn or of other images ({why}); remove it, and the "
+            f"teacher is asked again"
+        ) from error
+    return Remembered(logits)
 
 
 def make_teacher(settings: Distill, preparation: Preparation) -> Teacher:
@@ -82,6 +134,14 @@ def make_teacher(settings: Distill, preparation: Preparation) -> Teacher:
     if settings.classes:
         rows = torch.tensor(_rows(settings.classes, classes))
         head = SomeRows(net.get_classifier(), rows)
+        return Teacher(net, head, settings.size, student).to(device)
+    if settings.own:
+        head = net.get_classifier()
+        if getattr(head, "out_features", None) != settings.own:
+            raise ValueError(
+                f"task.own: {settings.teacher!r} has {getattr(head, 'out_features', 'no')} classes "
+                f"of its own, got {settings.own}"
+            )
         return Teacher(net, head, settings.size, student).to(device)
     file = preparation.folder / "teacher.safetensors"
     augment: Any = preparation.recipe.augment
