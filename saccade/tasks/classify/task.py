@@ -115,19 +115,23 @@ class DistillTask(ClassifyTask):
         features = net.forward_head(maps, pre_logits=True)
         return {"logits": net.forward_head(maps), "second": self.second(features)}
 
-    def learn_from(self, teacher: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def learn_from(self, teacher: Callable[[Tensor], Tensor] | Tensor) -> None:
         """Take a teacher, which is needed to train; it is no part of what is trained or saved.
 
         Args:
-            teacher: gives logits for images and their numbers in the training set
+            teacher: gives logits for images; or its logits for every training image
         """
         self.__dict__["teacher"] = teacher
 
     def prepare(self, image: Tensor, target: dict[str, Any]) -> dict[str, Any]:
         if "teacher" not in self.__dict__:
             raise RuntimeError("DistillTask: trains with a teacher; call learn_from first")
+        teacher = self.__dict__["teacher"]
+        if isinstance(teacher, Tensor):
+            index = target["index"].to(teacher.device)
+            return {**target, "teacher": teacher[index].to(image.device)}
         with torch.no_grad():
-            return {**target, "teacher": self.__dict__["teacher"](image, target.get("index"))}
+            return {**target, "teacher": teacher(image)}
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
         T = self.temperature

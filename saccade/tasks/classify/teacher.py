@@ -66,20 +66,8 @@ class Teacher(nn.Module):
             x = F.interpolate(x, (self.size, self.size), mode="bilinear", antialias=False)
         return self.net.forward_head(self.net.forward_features(x), pre_logits=True)
 
-    def forward(self, image: Tensor, index: Tensor | None = None) -> Tensor:
+    def forward(self, image: Tensor) -> Tensor:
         return self.head(self.features(image))
-
-
-class Remembered:
-    """The logits of a teacher for every training image, by the image's number."""
-
-    def __init__(self, logits: Tensor):
-        self.logits = logits
-
-    def __call__(self, image: Tensor, index: Tensor | None = None) -> Tensor:
-        if index is None:
-            raise RuntimeError("Remembered: which images? their numbers are needed")
-        return self.logits[index.to(self.logits.device)].to(image.device)
 
 
 def give_teacher(preparation: Preparation, task: ClassifyTask) -> None:
@@ -87,12 +75,12 @@ def give_teacher(preparation: Preparation, task: ClassifyTask) -> None:
     settings = preparation.recipe.task
     if isinstance(settings, Distill) and isinstance(task, DistillTask):
         teacher = make_teacher(settings, preparation)
-        task.learn_from(_remembered(teacher, settings, preparation) if settings.once else teacher)
+        task.learn_from(_once(teacher, settings, preparation) if settings.once else teacher)
 
 
 @torch.no_grad()
-def _remembered(teacher: Teacher, settings: Distill, preparation: Preparation) -> Remembered:
-    """What the teacher says of each training image, looked up in the run's folder or asked now."""
+def _once(teacher: Teacher, settings: Distill, preparation: Preparation) -> Tensor:
+    """The teacher's logits for each training image, from the run's folder or asked for now."""
     recipe: Any = preparation.recipe
     if recipe.augment.mixup or recipe.augment.cutmix:
         raise ValueError(
@@ -123,7 +111,7 @@ def _remembered(teacher: Teacher, settings: Distill, preparation: Preparation) -
             f"task.once: {str(file)!r} is torn or of other images ({why}); remove it, and the "
             f"teacher is asked again"
         ) from error
-    return Remembered(logits)
+    return logits
 
 
 def make_teacher(settings: Distill, preparation: Preparation) -> Teacher:

@@ -6,11 +6,15 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 import saccade
+from saccade.data import augment
+from saccade.data.datasets import find
 from saccade.engine import session
 from saccade.engine.checkpoint import Checkpoints
 from saccade.models.describe import timm_config
+from saccade.recipes.augment import Test
 from saccade.recipes.classify import Distill
 from saccade.recipes.recipe import change
 from saccade.tasks.classify import teacher
@@ -84,6 +88,38 @@ def test_its_own_classifier_by_a_table_of_names(data, tmp_path):
     task = Distill(teacher=str(tmp_path / "net.safetensors"), classes=str(table))
     run = fit(change(PLAIN, task=task, schedule__epochs=1), data, tmp_path / "run")
     assert not (run.folder / "teacher.safetensors").exists()
+
+
+def test_its_own_classes_are_learnt_by_a_head_that_is_dropped(data, tmp_path, monkeypatch):
+    """The teacher is asked once, and the saved model has one head."""
+    net = saccade.build("qna_nano", num_classes=7).eval()
+    monkeypatch.setattr(teacher, "known", lambda _: net)
+    task = Distill(teacher="qna_nano", own=7, once=True, weight=0.5)
+    run = fit(change(PLAIN, task=task), data, tmp_path / "run")
+    logits = load_file(run.folder / "teacher_logits.safetensors")["logits"]
+    images = find(str(data), PLAIN.data, 0).train
+    transform = augment.test(Test(size=32, crop=1.0), (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    image, _ = transform(*images.read(5))
+    assert torch.allclose(net(image[None])[0], logits[5].float(), atol=2e-3)
+    state = Checkpoints(run.folder).load()[0]["model"]
+    assert state["second.weight"].abs().sum() > 0
+    model = saccade.load(run.folder)
+    assert model(image[None]).shape == (1, 3)
+    assert not any("second" in name for name in model.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "said"),
+    [
+        (Distill(teacher="t", own=5, once=True), {}, "has 7 classes of its own, got 5"),
+        (Distill(teacher="t", once=True), {"augment__mixup": 0.5}, "set augment.mixup=0"),
+    ],
+)
+def test_a_teacher_that_cannot_be_asked_so(task, settings, said, data, tmp_path, monkeypatch):
+    net = saccade.build("qna_nano", num_classes=7).eval()
+    monkeypatch.setattr(teacher, "known", lambda _: net)
+    with pytest.raises(ValueError, match=said):
+        fit(change(PLAIN, task=task, **settings), data, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
