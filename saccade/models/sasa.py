@@ -250,6 +250,7 @@ _QR = f"{_COST}all 13 miss this cell"
 _TEXT = (
     Claim("A.3", "attention's k", "7"),
     Claim("A.3", "attention's heads", "8"),
+    Claim("A.1", "places outside the map take", "nothing"),
     Claim("A.1", "stem's window", "4x4"),
     Claim("A.1", "stem's heads", "4"),
     Claim("A.1", "mixtures are shared by the stem's heads", "yes"),

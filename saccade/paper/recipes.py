@@ -104,6 +104,15 @@ def _warmup(live: Live) -> float:
     return int(live.rates.argmax()) / len(live.loader)
 
 
+def _rise(live: Live) -> str:
+    """`linear` if the rate grows by the same at each step of the warm-up, to a rounding."""
+    before = live.rates[: int(live.rates.argmax()) + 1]
+    if len(before) < 3:
+        return "none"
+    straight = np.linspace(before[0], before[-1], len(before))
+    return "linear" if np.allclose(before, straight, atol=1e-9) else "another"
+
+
 def _shape(live: Live) -> str:
     """`cosine` if the rates after the peak are one, to a rounding; `poly 0.9` likewise."""
     start = int(live.rates.argmax())
@@ -124,6 +133,14 @@ def _augmentation(live: Live) -> str:
     transform: Any = loader.transform
     names = transform.names + (loader.mix.names if loader.mix is not None else [])
     return ", ".join(names + ["repeated"] * (loader.repeats > 1))
+
+
+def _depth_rates(live: Live) -> str:
+    """How the shares of dropped paths go from the first block to the last."""
+    rates = [path.drop_prob for path in live.modules(DropPath)]
+    if not rates or max(rates) == 0:
+        return "none"
+    return "increasing" if rates == sorted(rates) and rates[0] < rates[-1] else "another"
 
 
 def _steps(live: Live) -> str:
@@ -178,7 +195,8 @@ def _loss(live: Live) -> str:
 
 def _side(live: Live) -> int:
     transform: Any = live.loader.transform
-    return transform(Image.new("RGB", (400, 300)), 0)[0].shape[-1]
+    image = transform(Image.new("RGB", (400, 300)), 0)
+    return (image if isinstance(image, torch.Tensor) else image[0]).shape[-1]
 
 
 def _held_out(live: Live) -> float:
@@ -233,6 +251,12 @@ def _part(live: Live, i: int, word: str) -> Any:
     return getattr(next(s for s in steps if isinstance(s, v2.RandomApply)).transforms[i], word)
 
 
+def _norms_of_layers(live: Live) -> str:
+    """What stands before QnA in an auto-encoder's layers, down and up."""
+    (word,) = {type(m.norm).__name__ for m in (*live.task.net.encoder, *live.task.net.decoder)}
+    return word
+
+
 def _levels(live: Live, up: bool) -> str:
     """How often a map's side is halved or doubled, and by what."""
     net, sides = live.task.net, []
@@ -255,6 +279,10 @@ MEASURES: dict[str, Callable[[Live], Any]] = {
     ),
     "weight decay": lambda live: max(g["weight_decay"] for g in live.optimiser.param_groups),
     "warm-up epochs": _warmup,
+    "warm-up": _rise,
+    "rate of stochastic depth": _depth_rates,
+    "backbone begins with": lambda live: live.recipe.model.start or "what --start names",
+    "norm before QnA": _norms_of_layers,
     "schedule": _shape,
     "batch": lambda live: live.loader.batch,
     "augmentation": _augmentation,

@@ -24,8 +24,21 @@ def _fewer(where: str, other: str) -> Claim:
     return Claim(where, f"fewer parameters than {other}", "yes")
 
 
+def _higher(where: str, what: str, *others: str) -> tuple[Claim, ...]:
+    return tuple(Claim(where, f"higher {what} than {other}", "yes") for other in others)
+
+
+_TOP1 = "top-1 at 100 epochs"
+
 CLAIMS: dict[str, dict[str, tuple[Claim, ...]]] = {
     "linglo": {
+        "linglo_b0": (
+            *_higher("5.1", _TOP1, "linglo_b0_chhh"),
+            *_higher("5.3", _TOP1, "linglo_b0_rcpe", "linglo_b0_pcpe"),
+        ),
+        "linglo_b0_chhh": _higher("5.1", _TOP1, "linglo_b0_cchh"),
+        "linglo_b0_rcpe": _higher("5.3", _TOP1, "linglo_b0_cpe"),
+        "linglo_b0_pcpe": _higher("5.3", _TOP1, "linglo_b0_cpe"),
         "linglo_b1": (_above("§4.1", "top-1", "pvt_tiny", "4.6%"),),
         "linglo_b2": (
             _above("§4.1", "top-1", "pvt_small", "2.9%", NO_ROW),
@@ -49,6 +62,14 @@ CLAIMS: dict[str, dict[str, tuple[Claim, ...]]] = {
     },
     "qna": {},
     "sasa": {
+        **{
+            f"sasa_resnet{depth}": (
+                _fewer("poster", f"sasa_resnet{depth}_conv"),
+                *_higher("poster", "top-1", f"sasa_resnet{depth}_conv"),
+            )
+            for depth in (26, 38, 50)
+        },
+        "sasa_resnet50_k11": _higher("poster", "top-1", "sasa_resnet50_k3"),
         "sasa_resnet50_convstem": (
             _above("poster", "val acc", "sasa_resnet50_abspos", "2%"),
             Claim("poster", "best k", "11", differs=BEST_K),
@@ -63,6 +84,9 @@ def measure(name: str, claim: Claim, printed: Printed) -> float | int | str | No
     if claim.what.startswith("fewer parameters than "):
         own, other = (_parameters(n, printed) for n in (name, claim.what.rpartition(" ")[2]))
         return "yes" if own < other else "no"
+    if claim.what.startswith("higher "):
+        what, _, other = claim.what.removeprefix("higher ").rpartition(" than ")
+        return "yes" if _number(name, what, printed) > _number(other, what, printed) else "no"
     if claim.what == "best k":
         best = max(EXTENTS, key=lambda net: _number(net, "top-1", printed))
         return EXTENTS[best]

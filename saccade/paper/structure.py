@@ -12,7 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from saccade.layers.block import Block, FeedForward
+from saccade.layers.block import Block, FeedForward, SEBasicBlock
+from saccade.layers.branches import DepthwiseBranch
+from saccade.layers.dot import DotProductAttention
+from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.position import RPCPE, AbsolutePosition
 from saccade.layers.qna import LearnedQueryAttention, QnADown
 from saccade.layers.sasa import StandAloneAttention
@@ -56,6 +59,54 @@ def _deployed(model: nn.Module) -> int:
     """Convolutions inside one RP-CPE when the network is fused."""
     layer = copy.deepcopy(_all(model, RPCPE)[0]).eval().fuse()
     return len(_all(layer, nn.Conv2d))
+
+
+def _skip(model: nn.Module) -> str:
+    """Whether an RP-CPE whose branches give nothing hands on its input, and not zeros."""
+    layer: Any = _with_weights(_all(model, RPCPE)[0])
+    for branch in _all(layer, DepthwiseBranch):
+        nn.init.zeros_(branch.conv.weight)
+    x = torch.randn(2, layer.dim, 5, 5)
+    with torch.no_grad():
+        y = layer(x)
+    if not torch.equal(y, torch.zeros_like(x)):
+        return "yes" if torch.allclose(y, x) else "another"
+    return "no"
+
+
+def _normalised(model: nn.Module) -> str:
+    """Whether the scale of a branch's weights is of no consequence, as it is called in training."""
+    layer: Any = _with_weights(_all(model, RPCPE)[0]).train()
+    x = torch.randn(4, layer.dim, 5, 5)
+    with torch.no_grad():
+        before = layer(x)
+        for branch in _all(layer, DepthwiseBranch):
+            branch.conv.weight.mul_(7)
+        after = layer(x)
+    return "yes" if torch.allclose(before, after, atol=1e-2) else "no"
+
+
+def _attention(model: nn.Module) -> str:
+    """What mixes the positions of a LinGlo's blocks."""
+    kinds = {"key-only": KeyOnlyAttention, "dot-product": DotProductAttention}
+    return ", ".join(word for word, kind in kinds.items() if _all(model, kind))
+
+
+def _way_down(model: nn.Module) -> str:
+    """What a map becomes smaller by: convolutions over all channels, or patches side by side."""
+    ways = [cast(Stage, stage).down for stage in cast(Any, model).backbone.stages]
+    convs: list[Any] = [conv for way in ways for conv in _all(way, nn.Conv2d)]
+    if any(conv.groups > 1 or set(conv.dilation) != {1} for conv in convs):
+        return "another"
+    apart = _same([conv.kernel_size == conv.stride for conv in convs])
+    return "patch embeddings" if apart else "regular convolutions"
+
+
+def _squeezed(model: nn.Module) -> str:
+    """The stages that are made of convolution blocks with SE alone."""
+    stages = [cast(Stage, stage).blocks for stage in cast(Any, model).backbone.stages]
+    alone = [all(isinstance(block, SEBasicBlock) for block in blocks) for blocks in stages]
+    return ", ".join(str(i) for i, only in enumerate(alone, 1) if only)
 
 
 def _activation(model: nn.Module) -> str:
@@ -155,6 +206,19 @@ def _attention_heads(model: nn.Module) -> int:
     return _same([m.heads for m in _all(model, StandAloneAttention)])
 
 
+def _beyond(model: nn.Module) -> str:
+    """What places outside the map take of the softmax: a mean of equal values tells."""
+    shares = set()
+    for layer in {m.window: m for m in _all(model, StandAloneAttention)}.values():
+        own: Any = _with_weights(layer)
+        own.stride = 1
+        with torch.no_grad():
+            y = own(torch.ones(1, own.value.weight.shape[1], 15, 15))
+        corner, centre = y[0, :, 0, 0], y[0, :, 7, 7]
+        shares.add("nothing" if torch.allclose(corner, centre, atol=1e-5) else "a share")
+    return _same(list(shares))
+
+
 def _stem_window(model: nn.Module) -> str:
     """The pixels that one output of the stem's attention sees, by their gradient."""
     (stem,) = _all(model, AttentionStem)
@@ -182,6 +246,11 @@ def _shares(model: nn.Module) -> str:
 _MEASURES: dict[str, Callable[[nn.Module], Any]] = {
     "branches of RP-CPE": _convolutions_run,
     "branches of RP-CPE, deployed": _deployed,
+    "skip beside the branches": _skip,
+    "branches are normalised": _normalised,
+    "attention": _attention,
+    "kind of down-sampling": _way_down,
+    "stages of convolution blocks with SE": _squeezed,
     "activation": _activation,
     "positions": _positions,
     "norm where the size changes": _norms_where_the_size_changes,
@@ -194,6 +263,7 @@ _MEASURES: dict[str, Callable[[nn.Module], Any]] = {
     "before the pooling": _head,
     "attention's k": _extent,
     "attention's heads": _attention_heads,
+    "places outside the map take": _beyond,
     "stem's window": _stem_window,
     "stem's heads": _stem_heads,
     "mixtures are shared by the stem's heads": _shares,

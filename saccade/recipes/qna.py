@@ -91,6 +91,7 @@ _SETTING = (
     Claim("S2.1", "augmentation", "crop, flip, RandAugment, jitter, grey, erasing, mixup, cutmix"),
     Claim("S2.1", "label smoothing", "yes"),
     Claim("S2.1", "stochastic depth", "yes"),
+    Claim("S2.1", "rate of stochastic depth", "increasing"),
     Claim("code", "positions and scales undecayed", "yes"),
 )
 
@@ -153,6 +154,7 @@ CLAIMS |= {
         Claim("S7", "optimiser", "Adam"),
         Claim("S7", "loss", "l1"),
         Claim("S7", "image side", "256"),
+        Claim("S7", "norm before QnA", "LayerNorm"),
         Claim("S7", "layers down", "5 of 3x3 QnA"),
         Claim("S7", "layers up", "5 of 3x3 QnA"),
         Claim("S7", "queries of a layer down", "1"),

@@ -1,9 +1,50 @@
-"""Sentences are held to the cells that they speak of."""
+"""Sentences are held to the cells that they speak of, and none is missing.
+
+Each sentence is a claim, or sentences.tsv says why not.
+"""
+
+import os
+import re
+from pathlib import Path
 
 import pytest
 
-from saccade.paper import Claim
+from saccade.paper import Claim, claims
 from saccade.paper.sentences import measure
+from tests.paper.test_tables import tables
+
+HERE = Path(__file__).parent
+SEEDS = os.environ.get("SACCADE_SEEDS", "")  # a folder with the papers' texts
+ELSEWHERE = ("code", "main text")  # of claims that stand in other texts
+
+
+def listed():
+    """(paper, section, first, last, claims, reason) of the file of sentences."""
+    text = "\n".join(
+        line
+        for line in (HERE / "sentences.tsv").read_text().splitlines()
+        if not line.startswith("#")
+    )
+    for block in text.strip().split("\n\n"):
+        family, *lines = block.splitlines()
+        for line in lines:
+            section, numbers, words, *reason = line.split("\t")
+            first, _, last = numbers.partition("-")
+            names = [] if words == "-" else words.split("; ")
+            yield family, section, int(first), int(last or first), names, "".join(reason)
+
+
+SENTENCES = list(listed())
+
+
+def lengths(family):
+    """How many sentences the file has of each section."""
+    return {section: last for f, section, _, last, _, _ in SENTENCES if f == family}
+
+
+def section_of(where):
+    """The section that a claim stands in, as the file calls it."""
+    return re.sub(r"^[§S](?=\d)", "", where)
 
 
 def test_a_difference():
@@ -15,3 +56,95 @@ def test_a_difference():
     claim = Claim("§4.2", "AP above b's", "4.8")
     assert measure("a", claim, printed) == pytest.approx(4.8)
     assert claim.holds(measure("a", claim, printed))
+
+
+def test_sentences_follow_each_other():
+    ends = {}
+    for family, section, first, last, names, reason in SENTENCES:
+        assert first == ends.get((family, section), 0) + 1, (family, section, first)
+        assert last >= first
+        assert names or reason, (family, section, first)
+        ends[family, section] = last
+
+
+def test_the_files_that_reasons_name_exist():
+    root = HERE.parents[1]
+    names = {
+        n for *_, reason in SENTENCES for n in re.findall(r"(?:tests|docs)/[\w/.-]*\w", reason)
+    }
+    assert len(names) > 10
+    assert [name for name in sorted(names) if not (root / name).exists()] == []
+
+
+@pytest.mark.parametrize("family", claims.FAMILIES)
+def test_what_is_said_to_be_a_claim_is_one(family):
+    names = {row.claim.what for row in claims.rows(family)}
+    names |= {where for f, where, *_ in tables() if f == family}
+    assert [(s, n, w) for f, s, n, _, words, _ in SENTENCES if f == family
+            for w in words if w not in names] == []  # fmt: skip
+
+
+@pytest.mark.parametrize("family", claims.FAMILIES)
+def test_every_claim_of_a_text_stands_by_its_sentence(family):
+    """In the section that the claim names; so a claim cannot name a section that says no such."""
+    printed = {(s, word) for f, s, *_, words, _ in SENTENCES if f == family for word in words}
+    pairs = {
+        (section_of(row.claim.where), row.claim.what)
+        for row in claims.rows(family)
+        if not row.is_cell and row.claim.where not in ELSEWHERE
+    }
+    assert pairs
+    assert sorted(pairs - printed) == []
+
+
+# -- the file beside the papers' texts -------------------------------------------------------------
+
+HEADINGS = {
+    "000": r"\*\*(A(?:\.\d)?) [^*]+\*\*$",
+    "001": r"#{1,3} (\d(?:\.\d)?)\.? ",
+    "002": r"(?!)",
+    "003": r"(\d(?:\.\d)?) [A-Z][\w &-]+$",
+}
+SHORT = re.compile(r"\b(Fig|Figs|Sec|Eq|e\.g|i\.e|w\.r\.t|et al|sz|vs)\.$")
+
+
+def parted(number):
+    """The sentences of a text by section; tables, code and references are left out."""
+    (path,) = Path(SEEDS).glob(f"{number}_*.txt")
+    text = re.split(r"(?m)^(?:## )?References$", path.read_text())[0]
+    section = {"002": "poster"}.get(number, "front")
+    sections, paragraph, code = {}, [], False
+    for line in [*text.splitlines(), ""]:
+        line = line.strip()
+        if number == "000":  # lines are numbered
+            line = re.sub(r"^\d{3}( |$)", "", line)
+        heading = re.match(HEADINGS[number], line)
+        code ^= line.startswith("```")
+        if line and not heading and not code and "\t" not in line and not line.startswith("```"):
+            paragraph.append(line)
+            continue
+        sections.setdefault(section, []).extend(sentences(" ".join(paragraph)))
+        paragraph.clear()
+        section = heading[1] if heading else section
+    return {section: own for section, own in sections.items() if own}
+
+
+def sentences(text):
+    whole = ""
+    for part in re.split(r"(?<=[.?!:])[\"”]?\s+(?=[A-Z“*(\[])", text):
+        whole = f"{whole} {part}".strip()
+        if SHORT.search(whole):
+            continue
+        if re.search(r"[A-Za-z]{2}", whole):
+            yield whole
+        whole = ""
+
+
+@pytest.mark.skipif(not SEEDS, reason="SACCADE_SEEDS names no folder with the papers' texts")
+@pytest.mark.parametrize(
+    ("family", "numbers"), [("linglo", ["003"]), ("qna", ["001"]), ("sasa", ["000", "002"])]
+)
+def test_the_file_of_sentences_is_complete(family, numbers):
+    texts = [parted(number) for number in numbers]
+    counts = {section: len(own) for text in texts for section, own in text.items()}
+    assert counts == lengths(family)

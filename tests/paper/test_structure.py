@@ -80,6 +80,11 @@ def small_stem(net):
 
 BROKEN = {
     "branches of RP-CPE": ("linglo_nano", {"position": "r-cpe"}, None, 1),
+    "skip beside the branches": ("linglo_nano", {"position": "p-cpe"}, None, "no"),
+    "branches are normalised": ("linglo_nano", {"branch_norm": False}, None, "no"),
+    "attention": ("linglo_nano", {"mixer": "dot"}, None, "dot-product"),
+    "kind of down-sampling": ("linglo_nano", {"down": "patch"}, None, "patch embeddings"),
+    "stages of convolution blocks with SE": ("linglo_nano", {"layout": "CCHH"}, None, "1, 2"),
     "positions": ("linglo_nano", {}, None, "RP-CPE"),
     "norm where the size changes": ("linglo_nano", {}, no_norm_after, None),
     "activation": ("linglo_nano", {}, relu, None),
@@ -92,6 +97,7 @@ BROKEN = {
     "before the pooling": ("qna_nano", {}, no_last_norm, "another"),
     "attention's k": ("sasa_resnet50_k5", {}, None, 5),
     "attention's heads": ("sasa_resnet26", {}, a_head_less, 2),
+    "places outside the map take": ("sasa_resnet26", {"border": "zero"}, None, "a share"),
     "stem's window": ("sasa_resnet26", {}, small_stem, "2x2"),
     "stem's heads": ("sasa_resnet26", {}, a_head_less, 2),
 }
