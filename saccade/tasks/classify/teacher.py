@@ -38,6 +38,7 @@ from saccade.tasks.definition import Preparation
 
 DECAYS = (1e-3, 1e-2, 1e-1, 1.0)
 HELD = 0.2  # share of the training images that the decay is chosen on
+PART = 16  # images at once: larger maps are memory that is new each time, which takes longer
 BY_PIP = {name: f"tf_{name}" for name in TEACHERS}
 
 
@@ -94,7 +95,8 @@ def _once(teacher: Teacher, settings: Distill, preparation: Preparation) -> Tens
         test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
         rows = torch.zeros(0)
         for batch in preparation.batches(images, test):
-            logits = teacher(batch.image.to(preparation.device)).half().cpu()
+            parts = batch.image.to(preparation.device).split(PART)
+            logits = torch.cat([teacher(part) for part in parts]).half().cpu()
             if not len(rows):
                 rows = logits.new_zeros(len(images), logits.shape[1])
             rows[batch.index] = logits
