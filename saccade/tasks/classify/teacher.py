@@ -89,14 +89,17 @@ def _once(teacher: Teacher, settings: Distill, preparation: Preparation) -> Tens
             "augment.mixup=0 augment.cutmix=0, or task.once=false"
         )
     images, file = preparation.splits.train, preparation.folder / "teacher_logits.safetensors"
+    half = recipe.loop.precision == "bf16"
+    teacher.to(memory_format=torch.channels_last)
 
     def ask() -> None:
         preparation.say(f"the teacher {settings.teacher!r} looks at {len(images)} training images")
         test = Test(size=recipe.augment.size, crop=1.0, interpolation=recipe.test.interpolation)
         rows = torch.zeros(0)
         for batch in preparation.batches(images, test):
-            parts = batch.image.to(preparation.device).split(PART)
-            logits = torch.cat([teacher(part) for part in parts]).half().cpu()
+            image = batch.image.to(preparation.device, memory_format=torch.channels_last)
+            with torch.autocast(image.device.type, torch.bfloat16, enabled=half):
+                logits = torch.cat([teacher(part) for part in image.split(PART)]).half().cpu()
             if not len(rows):
                 rows = logits.new_zeros(len(images), logits.shape[1])
             rows[batch.index] = logits
