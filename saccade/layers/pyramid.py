@@ -82,13 +82,14 @@ def top_down(maps: list[Tensor]) -> list[Tensor]:
 
 
 class FeaturePyramid(nn.Module):
-    """From a backbone's maps, finest first, to maps of one width: those levels, and two coarser.
+    """From a backbone's maps, finest first, to maps of one width: those levels, and coarser ones.
 
-    With maps C3 to C5 at strides 8, 16, 32 it gives P3 to P7, at strides 8 to 128.
+    With maps C3 to C5 at strides 8, 16, 32 and two coarser it gives P3 to P7, at strides 8 to 128.
 
     coarse    what P6 is made from: "P5" (SASA), or "C5", the backbone's own map (LinGlo)
     norm      BatchNorm on every level, for what reads it
     locality  how narrowly attention looks at first; 0: as the paper has it
+    coarser   how many levels are coarser than the backbone's last map
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class FeaturePyramid(nn.Module):
         border: str = "mask",
         norm: bool = False,
         locality: float = 0.0,
+        coarser: int = 2,
     ):
         super().__init__()
         _check("FeaturePyramid", kind, init, border)
@@ -110,7 +112,8 @@ class FeaturePyramid(nn.Module):
         spatial = partial(_spatial, kind, dim, border=border, locality=locality)
         self.smooth = nn.ModuleList(spatial() for _ in widths)
         first = widths[-1] if coarse == "C5" else dim
-        self.coarser = nn.ModuleList(spatial(stride=2, inward=inward) for inward in (first, dim))
+        inwards = (first, *[dim] * (coarser - 1))
+        self.coarser = nn.ModuleList(spatial(stride=2, inward=inward) for inward in inwards)
         self.levels = len(widths) + len(self.coarser)
         self.norm = nn.ModuleList(
             nn.BatchNorm2d(dim) if norm else nn.Identity() for _ in range(self.levels)
@@ -131,9 +134,10 @@ class FeaturePyramid(nn.Module):
             )
         merged = top_down([lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)])
         levels = [smooth(x) for smooth, x in zip(self.smooth, merged, strict=True)]
-        first, second = self.coarser
+        first, *others = self.coarser
         levels.append(first(maps[-1] if self.coarse == "C5" else levels[-1]))
-        levels.append(second(F.relu(levels[-1])))
+        for coarser in others:
+            levels.append(coarser(F.relu(levels[-1])))
         return [norm(x) for norm, x in zip(self.norm, levels, strict=True)]
 
 

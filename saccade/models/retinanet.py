@@ -3,8 +3,9 @@
     image -> backbone -> pyramid P3 to P7 -> for each level, class logits and box offsets
 
 The pyramid stands on the last three maps: C3 to C5, at strides 8, 16 and 32 where the backbone
-ends at 32, and has two coarser levels. Each pixel of a level has anchors of 3 shapes and `scales`
-sizes (`saccade.layers.anchors`).
+ends at 32, and has two coarser levels. Where those maps are finer than objects are small, it may
+stand on fewer (`maps`), with more coarser levels, five in all. Each pixel of a level has anchors
+of 3 shapes and `scales` sizes (`saccade.layers.anchors`).
 """
 
 from typing import Any, cast
@@ -17,9 +18,11 @@ from saccade.layers.pyramid import DenseHead, FeaturePyramid
 from saccade.models import features, zoo
 from saccade.models.detector import DenseNetwork, Maps, split_arguments
 
+LEVELS = 5  # of the pyramid
+
 
 class RetinaNetDetector(DenseNetwork):
-    """A backbone, a pyramid over its last three maps, and two heads.
+    """A backbone, a pyramid over its last maps, and two heads.
 
     fpn, heads  "conv" or "attention" (SASA's surgery)
     border      what attention there sees beyond a map's edge: nothing ("mask"), or zeros ("zero")
@@ -27,6 +30,7 @@ class RetinaNetDetector(DenseNetwork):
     norm        BatchNorm in the heads, one for each level
     levels_norm BatchNorm on the pyramid's levels
     locality    how narrowly attention there looks at first; 0: as the paper has it
+    maps        how many of the backbone's last maps the pyramid stands on, 1 to 3
     dim, depth  channels of pyramid and heads; layers of a head before its last
     scales      sizes of anchors a level; with 3 shapes each
     init        how new layers are drawn: "xavier", or "retinanet": N(0, 0.01) in the heads
@@ -51,23 +55,27 @@ class RetinaNetDetector(DenseNetwork):
         border: str = "mask",
         levels_norm: bool = False,
         locality: float = 0.0,
+        maps: int = 3,
     ):
         super().__init__()
-        maps = cast(Maps, backbone)
-        fine, *_ = strides = maps.strides[-3:]
-        if len(strides) < 3 or strides != (fine, 2 * fine, 4 * fine):
+        if not 1 <= maps <= 3:
+            raise ValueError(f"RetinaNetDetector: maps lies in 1..3, got {maps=}")
+        body = cast(Maps, backbone)
+        fine, *_ = strides = body.strides[-maps:]
+        if strides != tuple(fine * 2**i for i in range(maps)):
             raise ValueError(
-                f"RetinaNetDetector: the pyramid stands on three maps, each half as fine as the "
-                f"one before, got strides={maps.strides}; try a backbone with stages"
+                f"RetinaNetDetector: the pyramid stands on {maps} maps, each half as fine as the "
+                f"one before, got strides={body.strides}; try a backbone with stages"
             )
         if isinstance(backbone, features.Features):
             count = len(backbone.strides)
-            backbone.only(range(count - 3, count))
-        self.num_classes = classes
+            backbone.only(range(count - maps, count))
+        self.num_classes, self.maps = classes, maps
         self.backbone = backbone
         self.pyramid = FeaturePyramid(
-            maps.widths[-3:], dim, fpn, coarse, init, border, levels_norm, locality
-        )
+            body.widths[-maps:], dim, fpn, coarse, init, border, levels_norm, locality,
+            LEVELS - maps,
+        )  # fmt: skip
         self.strides = tuple(fine * 2**i for i in range(self.pyramid.levels))
         self.scales = scales
         self.anchors = scales * len(RATIOS)  # a place
@@ -83,7 +91,7 @@ class RetinaNetDetector(DenseNetwork):
 
     def forward(self, image: Float[Tensor, "B C H W"]) -> tuple[list[Tensor], list[Tensor]]:
         """Logits B (anchors classes) H W and offsets B (anchors 4) H W, by level, finest first."""
-        levels = self.pyramid(self.backbone(image)[-3:])
+        levels = self.pyramid(self.backbone(image)[-self.maps :])
         return self.classify(levels), self.locate(levels)
 
     def backbone_from(self, source: nn.Module) -> None:
@@ -98,7 +106,7 @@ class RetinaNetDetector(DenseNetwork):
 # What `build` takes of a recipe's task; the rest of that is the loss's and the prediction's.
 WORDS = (
     "fpn", "heads", "coarse", "norm", "dim", "depth", "scales", "init", "border", "levels_norm",
-    "locality",
+    "locality", "maps",
 )  # fmt: skip
 
 

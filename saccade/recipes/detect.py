@@ -108,6 +108,9 @@ class RetinaNet(TaskSettings):
     locality: float = 0.0
     """How narrowly each head of attention in pyramid and heads looks at first, at a place of its
     own beside the pixel; 0: as the paper has it, a blur."""
+    maps: int = 3
+    """On how many of the backbone's last maps the pyramid stands, 1 to 3; of its five levels, the
+    others are coarser. Fewer save time where the third last map is finer than objects need."""
     scales: int = 3
     """Anchors a place and shape (1:2, 1:1, 2:1), a third of an octave apart for 3."""
     least: float = 4.0
@@ -126,6 +129,7 @@ class RetinaNet(TaskSettings):
     def __post_init__(self) -> None:
         hold(self, dim=SOME, depth=COUNT, scales=SOME, alpha=SHARE, gamma=COUNT, score=SHARE)
         hold(self, overlap=SHARE, most=SOME, least=(0.1, math.inf), locality=COUNT)
+        hold(self, maps=(1, 3))
 
     @classmethod
     def as_written(cls, fields: dict[str, Any]) -> dict[str, Any]:

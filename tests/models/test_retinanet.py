@@ -42,6 +42,19 @@ def test_any_backbone_gives_a_prediction_a_place_and_all_learns(name, coarse):
     assert all(n.startswith(("backbone.norms.0", "backbone.body.layer")) for n in silent), silent
 
 
+@pytest.mark.parametrize("maps", [1, 2])
+def test_a_pyramid_on_fewer_maps_has_more_coarser_levels(maps, tmp_path):
+    net = retinanet.build("linglo_nano", 2, dim=32, depth=1, maps=maps).eval()
+    fine = net.backbone.strides[-maps]
+    assert net.strides == tuple(fine * 2**i for i in range(5))
+    image = torch.randn(1, 3, 70, 100)
+    logits, _ = net(image)
+    sizes = [(-(-70 // s), -(-100 // s)) for s in net.strides]
+    assert [tuple(x.shape[2:]) for x in logits] == sizes
+    saccade.save(net, tmp_path / "net.safetensors")
+    assert all(map(torch.equal, saccade.load(tmp_path / "net.safetensors")(image)[0], logits))
+
+
 def test_p6_comes_from_where_it_is_said():
     for coarse in ("C5", "P5"):
         net = retinanet.build("linglo_nano", 2, dim=32, depth=0, coarse=coarse).eval()
@@ -137,8 +150,10 @@ def test_a_backbone_without_a_pyramid_is_refused():
     class Flat(nn.Module):
         widths, strides = (8, 8, 8), (16, 16, 16)
 
-    with pytest.raises(ValueError, match=r"three maps, .* got strides=\(16, 16, 16\)"):
+    with pytest.raises(ValueError, match=r"3 maps, .* got strides=\(16, 16, 16\)"):
         retinanet.RetinaNetDetector(Flat(), 2)
+    with pytest.raises(ValueError, match=r"maps lies in 1\.\.3, got maps=4"):
+        retinanet.build("qna_nano", 2, maps=4)
     with pytest.raises(TypeError, match="no argument named 'windows'; did you mean 'window'"):
         retinanet.build("qna_nano", 2, windows=3)
 
