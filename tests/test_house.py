@@ -192,7 +192,7 @@ def test_tests_mirror_the_source():
     used.add(Path("test_released.py"))  # files that earlier versions wrote
     used.add(Path("models/test_transformers.py"))  # saccade.models as transformers loads them
     used.add(Path("test_attack.py"))  # what a stranger's files may do to any command
-    used |= {Path("layers", f"test_{name}.py") for name in ("wrapped", "perturbed")}
+    used |= {Path("layers", f"test_{name}.py") for name in ("wrapped", "perturbed", "sizes")}
     used |= {Path("models", f"test_{name}.py") for name in OF_ALL_MODELS}
     for path in FILES:
         if path.name in ("__init__.py", "__main__.py", "version.py"):

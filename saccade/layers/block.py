@@ -69,6 +69,7 @@ class FeedForward(nn.Module):
         if letters is None or len(letters.w1) % LANES:
             return None
         w1, b1, _, _, w2, b2 = letters
+        FEED_RESIDUAL.check(x, norm.weight, norm.bias, *letters, self._tanh, norm.eps)
         own = w1, b1, w2, b2, norm.weight, norm.bias
         if self.position is None:
             parts, position = (), None
@@ -99,7 +100,8 @@ class FeedForward(nn.Module):
     def _plain(self, x: Float[Tensor, "B H W C"]) -> bool:
         """Whether all parts are plain modules, as the operators compute them."""
         widen, act, position, narrow = self.widen, self.act, self.position, self.narrow
-        known = type(act) is nn.GELU and type(position) in (RPCPE, type(None))
+        known = type(act) is nn.GELU and act.approximate in ("none", "tanh")
+        known = known and type(position) in (RPCPE, type(None))
         if not known or not untouched(x, widen, act, position, narrow):
             return False
         return x.ndim == 4 and widen.bias is not None and narrow.bias is not None

@@ -17,6 +17,7 @@ from saccade.layers.untouched import passes, plain, untouched
 from saccade.ops.native import sasa as native
 from saccade.ops.native.pixels import PixelProduct, ProjectedAttention, ReadyConvolution
 from saccade.ops.native.residual import FromWeights, Memory, serves
+from saccade.ops.sasa import LOCAL_ATTENTION
 
 
 class ReadyBottleneck:
@@ -37,9 +38,6 @@ class ReadyBottleneck:
             shift = lambda _: (scale_and_shift(norm)[1].contiguous(),)  # noqa: E731
             self.shift = FromWeights(_numbers(norm), shift, Memory())
 
-    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return x.numel() > 0
-
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
         y = self.attend(self.narrow(x))
         shift = None if self.shift is None else self.shift(None)[0]
@@ -55,7 +53,7 @@ def ready_bottleneck(x: Float[Tensor, "B H W C"], block: Any) -> ReadyBottleneck
     elif not passes(shortcut):
         return None
     norms = [norm for _, norm in pairs] + [block.mix_norm]
-    if not all(_is_product(conv) for conv, _ in pairs) or not all(map(_is_affine, norms)):
+    if not all(_is_product(conv) for conv, _ in pairs):
         return None
     if not plain(block.act, nn.ReLU) or not passes(block.drop) or not _attends(block.mix):
         return None
@@ -67,7 +65,28 @@ def ready_bottleneck(x: Float[Tensor, "B H W C"], block: Any) -> ReadyBottleneck
         return None
     if any(conv.stride != (1, 1) for conv in (block.narrow, block.widen)):
         return None
-    return ReadyBottleneck(block)
+    if any(conv.stride != (block.mix.stride,) * 2 for conv, _ in pairs[2:]):
+        return None
+    return ReadyBottleneck(block) if _fit_together(x, block, pairs) else None
+
+
+def _fit_together(x: Tensor, block: Any, pairs: list[tuple[Any, Any]]) -> bool:
+    """Whether each part reads as many channels as it gets, and the sum adds equal maps."""
+    narrow, widen, mix, value = block.narrow, block.widen, block.mix, block.mix.value
+    width, inside, out, C = len(narrow.weight), len(value.weight), len(widen.weight), x.shape[3]
+    inputs = [(narrow, C), (value, width), (widen, inside), *((conv, C) for conv, _ in pairs[2:])]
+    if any(conv.weight.shape[1] != count for conv, count in inputs):
+        return False
+    if any(not _is_affine(norm, len(conv.weight)) for conv, norm in pairs):
+        return False
+    if not _is_affine(block.mix_norm, inside):
+        return False
+    q = x.new_empty(1, inside, 1, 1)
+    k = None if mix.key is None else q
+    LOCAL_ATTENTION.check(q, k, q, mix.row, mix.col, mix.heads, mix.window, mix.border)
+    if len(pairs) > 2:
+        return len(pairs[2][0].weight) == out
+    return mix.stride == 1 and out == C
 
 
 def _is_product(conv: nn.Module) -> bool:
@@ -80,8 +99,8 @@ def _is_product(conv: nn.Module) -> bool:
     )
 
 
-def _is_affine(norm: nn.Module) -> bool:
-    return passes(norm) or (isinstance(norm, nn.BatchNorm2d) and is_scale_and_shift(norm))
+def _is_affine(norm: nn.Module, width: int) -> bool:
+    return passes(norm) or (isinstance(norm, nn.BatchNorm2d) and is_scale_and_shift(norm, width))
 
 
 def _attends(mix: nn.Module) -> bool:
@@ -107,7 +126,8 @@ def _product(conv: nn.Conv2d, norm: Any, relu: bool = False) -> PixelProduct:
         return w * scale[:, None], shift if b is None else shift + scale * b
 
     weights = [conv.weight, *([] if conv.bias is None else [conv.bias]), *_numbers(norm)]
-    return PixelProduct(conv.out_channels, conv.in_channels, weights, matrix, relu)
+    D, C = conv.weight.shape[:2]
+    return PixelProduct(D, C, weights, matrix, relu)
 
 
 def _attention(mix: StandAloneAttention, norm: Any) -> ProjectedAttention:

@@ -72,7 +72,7 @@ def frozen(branch: nn.Module) -> bool:
     """Whether the branch is the same 3x3 convolution for every batch."""
     if type(branch) is not DepthwiseBranch or not depthwise3x3(branch.conv):
         return False
-    return branch.norm is None or is_scale_and_shift(branch.norm)
+    return branch.norm is None or is_scale_and_shift(branch.norm, len(branch.conv.weight))
 
 
 def _gathers(branch: nn.Module) -> bool:

@@ -92,6 +92,7 @@ class KeyOnlyAttention(MapLayer):
         letters = self._letters_after(x, norm)
         if letters is None or not serves(*letters, norm.weight, norm.bias):
             return None
+        KEY_ONLY_RESIDUAL.check(x, norm.weight, norm.bias, *letters, norm.eps)
         return KeyOnlyResidual(Norm(norm.weight, norm.bias, norm.eps), *letters)
 
     def after(self, x: Float[Tensor, "B H W C"], norm: Any) -> Float[Tensor, "B H W C"] | None:

@@ -20,12 +20,12 @@ def scale_and_shift(
     return scale, bias - mean * scale
 
 
-def is_scale_and_shift(norm: nn.BatchNorm2d | FrozenBatchNorm2d) -> bool:
-    """Whether the norm is a fixed scale and shift: in eval mode, with running statistics."""
-    if isinstance(norm, FrozenBatchNorm2d):
-        return True
+def is_scale_and_shift(norm: nn.BatchNorm2d | FrozenBatchNorm2d, width: int) -> bool:
+    """Whether the norm is a fixed scale and shift of so many channels: in eval mode, with all of
+    its numbers."""
     there = (norm.weight, norm.bias, norm.running_mean, norm.running_var)
-    return not norm.training and all(t is not None for t in there)
+    moves = norm.training and not isinstance(norm, FrozenBatchNorm2d)
+    return not moves and all(t is not None and t.shape == (width,) for t in there)
 
 
 def of_channels(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
@@ -33,6 +33,9 @@ def of_channels(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
 
     timm's LayerNorm2d counts as one: its last axis is the channels of a map.
     """
-    if not isinstance(norm, nn.LayerNorm) or norm.normalized_shape != x.shape[-1:]:
+    if not isinstance(norm, nn.LayerNorm):
         return False
-    return norm.weight is not None and norm.bias is not None and untouched(x, norm)
+    there, width = (norm.weight, norm.bias), x.shape[-1:]
+    if norm.normalized_shape != width or any(t is None or t.shape != width for t in there):
+        return False
+    return untouched(x, norm)

@@ -194,7 +194,7 @@ class LearnedQueryAttention(MapLayer):
 
     def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> LearnedQueriesResidual | None:
         """x + self(norm(x)) as one call, for inference; None where modules must be called."""
-        if self.stride != 1 or self.mix.out_features != x.shape[3]:
+        if self.stride != 1 or not untouched(x, self.mix) or len(self.mix.weight) != x.shape[3]:
             return None
         return self.ready_with(x, norm)
 
@@ -209,9 +209,8 @@ class LearnedQueryAttention(MapLayer):
             return None
         if not untouched(x, key, value, mix) or not of_channels(norm, x):
             return None
-        if 2 * self.padding != self.window - 1 or self.window > WIDEST:
-            return None
-        if not _like_biased(key, value) or x.shape[3] != key.in_features:
+        window = len(self.rpe)
+        if 2 * self.padding != window - 1 or window > WIDEST or not _like_biased(key, value):
             return None
         biases = [layer.bias for layer in (key, value) if layer.bias is not None]
         of_scores = [self.query, key.weight, value.weight, *biases]
@@ -219,14 +218,13 @@ class LearnedQueryAttention(MapLayer):
         tables = [self.rpe, *([] if self.scale is None else [self.scale])]
         if not serves(*of_scores, *of_mix, norm.weight, norm.bias) or not all(map(dense, tables)):
             return None
-        outputs = value.out_features + self.queries * self.heads
-        hidden_logit = x.new_empty(0, 0, 0, x.shape[3])
-        project = PixelProduct(
-            outputs, value.in_features, of_scores, lambda: self.value_and_score_map(hidden_logit)
-        )
-        blend = PixelProduct(
-            mix.out_features, mix.in_features, of_mix, lambda: (mix.weight, mix.bias)
-        )
+        like = x.new_empty(0, 0, 0, x.shape[3])
+        matrix, bias = self.value_and_score_map(like)
+        options = mix.weight, mix.bias, self.stride, self.padding
+        ops.ATTEND.check(x, matrix, bias, self.rpe, self.scale, *options)
+        (J, C), (D, V) = matrix.shape, mix.weight.shape
+        project = PixelProduct(J, C, of_scores, lambda: self.value_and_score_map(like))
+        blend = PixelProduct(D, V, of_mix, lambda: (mix.weight, mix.bias))
         numbers = Norm(norm.weight, norm.bias, norm.eps)
         return LearnedQueriesResidual(
             numbers, project, blend, self.rpe, self.scale, self.padding, self.stride, skip
@@ -327,9 +325,6 @@ class ReadyWayDown:
     def __init__(self, mix: LearnedQueriesResidual, ffn: FeedResidual):
         self.mix, self.ffn = mix, ffn
 
-    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return x.numel() > 0
-
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
         return self.ffn(self.mix(x))
 
@@ -343,11 +338,11 @@ def ready_way_down(x: Float[Tensor, "B H W C"], layer: QnADown) -> ReadyWayDown 
         return None
     if skip.padding != (0, 0) or skip.stride != (mix.stride,) * 2:
         return None
-    if skip.out_channels != mix.mix.out_features:
-        return None
     of_skip = ReadyConvolution(product_of(skip), 1, mix.stride)
+    if len(skip.weight) != len(mix.mix.weight) or skip.weight.shape[1:] != (x.shape[3], 1, 1):
+        return None
     first = mix.ready_with(x, layer.mix_norm, of_skip)
-    y = x.new_empty(1, 1, 1, skip.out_channels)
+    y = x.new_empty(1, 1, 1, len(skip.weight))
     second = None if first is None else layer.ffn.ready_after(y, layer.ffn_norm)
     return None if first is None or second is None else ReadyWayDown(first, second)
 

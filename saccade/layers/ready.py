@@ -90,11 +90,21 @@ class Watch:
 class Ready:
     """A prepared call and the watch over its modules, held by the layer.
 
-    Copies of the layer and saved layers have none.
+    Copies of the layer and saved layers have none. `width` is that of the maps it was made for.
     """
 
-    def __init__(self, call: Any, watch: Watch):
-        self.call, self.watch = call, watch
+    def __init__(self, call: Any, watch: Watch, width: int):
+        self.call, self.watch, self.width = call, watch, width
+        self.also = getattr(call, "takes", None)
+
+    def takes(self, x: Tensor) -> bool:
+        """Whether it computes such a map, B H W C."""
+        return (
+            x.ndim == 4
+            and x.shape[3] == self.width
+            and x.numel() > 0
+            and (self.also is None or self.also(x))
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         if torch.autograd._profiler_enabled():
@@ -113,8 +123,8 @@ def residual(
     if unwatched(x) and x.is_contiguous():
         ready = layer.__dict__.get("_ready")
         if ready is None or not ready.watch.holds(layer, norm, drop):
-            ready = _prepare(layer, partial(_make_residual, x, norm, layer, drop), norm, drop)
-        if ready is not None and ready.call.takes(x):
+            ready = _prepare(x, layer, partial(_make_residual, x, norm, layer, drop), norm, drop)
+        if ready is not None and ready.takes(x):
             return ready(x)
     elif isinstance(x, fx.Proxy):
         return _node(residual, x + drop(layer(norm(x))), x, norm, layer, drop)
@@ -159,8 +169,8 @@ def _by_pixels(
         return None
     ready = layer.__dict__.get("_ready")
     if ready is None or not ready.watch.holds(layer):
-        ready = _prepare(layer, partial(make, pixels, layer))
-    if ready is None or not ready.call.takes(pixels):
+        ready = _prepare(pixels, layer, partial(make, pixels, layer))
+    if ready is None or not ready.takes(pixels):
         return None
     return ready(pixels).permute(0, 3, 1, 2)
 
@@ -178,13 +188,21 @@ def _node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.M
     return tracer.create_proxy("call_function", function, (x, *parts), {})
 
 
-def _prepare(layer: nn.Module, make: Callable[[], Any], *others: nn.Module) -> Ready | None:
-    """Prepare a call and store it; None where modules must be called."""
+def _prepare(
+    x: Tensor, layer: nn.Module, make: Callable[[], Any], *others: nn.Module
+) -> Ready | None:
+    """Prepare a call for maps like x and store it; None where modules must be called.
+
+    They must be where `make` finds that parts do not fit each other: they say so by themselves.
+    """
     layer.__dict__["_ready"] = None
-    call = make()
+    try:
+        call = make()
+    except (ValueError, RuntimeError, IndexError, ZeroDivisionError):
+        return None
     if call is None:
         return None
-    ready = layer.__dict__["_ready"] = Ready(call, Watch(layer, *others))
+    ready = layer.__dict__["_ready"] = Ready(call, Watch(layer, *others), x.shape[3])
     return ready
 
 

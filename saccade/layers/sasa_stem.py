@@ -54,9 +54,9 @@ def ready_conv_stem(x: Float[Tensor, "B H W C"], stem: ConvStem) -> ReadyConvolu
     conv, norm = stem.conv, stem.norm
     if type(conv) is not nn.Conv2d or type(norm) is not nn.BatchNorm2d or not passes(stem.pool):
         return None
-    if not is_scale_and_shift(norm) or not plain(stem.act, nn.ReLU):
-        return None
     if not untouched(x, conv, norm) or not is_square(conv):
+        return None
+    if not is_scale_and_shift(norm, len(conv.weight)) or not plain(stem.act, nn.ReLU):
         return None
     parts = [conv.weight, *norm.parameters(), *norm.buffers()]
     if conv.bias is not None or not serves(*(t for t in parts[1:] if t.is_floating_point())):
@@ -216,44 +216,53 @@ class AttentionStem(nn.Module):
 
     def steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """By operators, or module by module."""
-        letters = self.letters(x) if self._norm_is_affine(x) else None
+        letters = self.normed_letters(x)
         if letters is not None:
+            wq, wk, wv, scale, shift = letters
             return ops.maximum_of_blocks(
-                x, *letters, self.row, self.col, *scale_and_shift(self.norm),
-                self.heads, self.border == "mask",
-            )  # fmt: skip
+                x, wq, wk, wv, self.row, self.col, scale, shift, self.heads, self.border == "mask"
+            )
         return ops.maximum(self.norm(self.attend(x)), self.side)
 
-    def _norm_is_affine(self, x: Float[Tensor, "B C H W"]) -> bool:
-        """Whether no gradient is to come and the norm is a mere scale and shift."""
+    def normed_letters(
+        self, x: Float[Tensor, "B C H W"]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
+        """`letters`, and the scale and shift that the norm is; None where that is not all of it.
+
+        Nor where a gradient is to come.
+        """
         if torch.is_grad_enabled() or torch.jit.is_tracing():  # a trace must hold for both
-            return False
-        if type(self.norm) is not nn.BatchNorm2d:
-            return False
-        return is_scale_and_shift(self.norm) and untouched(x, self.norm)
+            return None
+        if type(self.norm) is not nn.BatchNorm2d or not untouched(x, self.norm):
+            return None
+        letters = self.letters(x)
+        if letters is None or not is_scale_and_shift(self.norm, len(letters[0])):
+            return None
+        return *letters, *scale_and_shift(self.norm)
 
 
 def ready_attention_stem(x: Float[Tensor, "B H W C"], stem: AttentionStem) -> BlocksMaximum | None:
     """The call for a stem with its norm and maximum; None where modules must be called."""
-    image = x.permute(0, 3, 1, 2)
-    if type(stem) is not AttentionStem or not stem._norm_is_affine(image) or stem.side != SIDE:
-        return None
-    if stem.letters(image) is None:
+    image, mask = x.permute(0, 3, 1, 2), stem.border == "mask"
+    letters = stem.normed_letters(image)
+    if type(stem) is not AttentionStem or letters is None or stem.side != SIDE:
         return None
     numbers = [t for t in (*stem.parameters(), *stem.buffers()) if t.is_floating_point()]
     if not serves() or any(t.dtype != torch.float32 or t.is_neg() for t in numbers):
         return None
+    *projections, scale, shift = letters
+    ops.MAXIMUM_OF_BLOCKS.check(
+        image, *projections, stem.row, stem.col, scale, shift, stem.heads, mask
+    )
+    if len(projections[2]) != SIDE**2 or not takes_blocks(*projections[0].shape, stem.heads):
+        return None
 
     def weights() -> tuple[Tensor, ...]:
-        letters = stem.letters(image)
+        letters = stem.normed_letters(image)
         if letters is None:
             raise RuntimeError("AttentionStem: its projections cannot be read any more")
-        return *letters, *scale_and_shift(stem.norm)
+        return letters
 
-    D, C = stem.query.weight.shape[:2]
-    if not takes_blocks(D, C, stem.heads):
-        return None
     return BlocksMaximum(
-        numbers, weights, stem.row, stem.col, outputs=D, heads=stem.heads,
-        mask=stem.border == "mask",
-    )  # fmt: skip
+        numbers, weights, stem.row, stem.col, outputs=len(scale), heads=stem.heads, mask=mask
+    )

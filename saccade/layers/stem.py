@@ -117,7 +117,7 @@ def ready_down(x: Float[Tensor, "B H W C"], layer: ConvDown) -> ReadyConvolution
     conv, norm = layer.conv, layer.norm
     if type(conv) is not nn.Conv2d or not untouched(x, conv) or not is_square(conv):
         return None
-    outputs = x.new_empty(0, 0, 0, conv.out_channels)
+    outputs = x.new_empty(0, 0, 0, len(conv.weight))
     if not of_channels(norm, outputs) or not serves(norm.weight, norm.bias):
         return None
     numbers = Norm(norm.weight, norm.bias, norm.eps)

@@ -163,6 +163,7 @@ def pointwise(module: nn.Module | None, bias: bool = False) -> TypeGuard[nn.Conv
         and module.kernel_size == module.stride == (1, 1)
         and module.padding == (0, 0)
         and module.groups == 1
+        and module.weight.shape[2:] == (1, 1)
         and (bias or module.bias is None)
     )
 
@@ -174,6 +175,7 @@ def depthwise3x3(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
         and module.kernel_size == (3, 3)
         and module.stride == module.padding == module.dilation == (1, 1)
         and module.groups == module.in_channels == module.out_channels
+        and module.weight.shape == (module.groups, 1, 3, 3)
         and module.padding_mode == "zeros"
     )
 

@@ -96,6 +96,7 @@ class WindowAttention(MapLayer):
         tensors = [*qkv.parameters(), *mix.parameters(), self.table, norm.weight, norm.bias]
         if not serves(*tensors):
             return None
+        ops.WINDOW_ATTENTION.check(x.new_empty(0, 0, 0, 3 * C), self.table, self.window)
         project, blend = (_product(layer) for layer in (qkv, mix))
         bias = lambda h, w: ops.bias_of(self.table, self.window, h, w)  # noqa: E731
         numbers = Norm(norm.weight, norm.bias, norm.eps)

@@ -44,12 +44,15 @@ class PixelProduct:
 
         def lay_out(call: Any) -> tuple[Tensor, ...]:
             w, b = (None if t is None else t.detach().contiguous() for t in matrix())
+            if w is None or w.shape != (outputs, inputs) or (b is not None and len(b) != outputs):
+                raise ValueError(f"PixelProduct: weights do not fit, got {outputs=} {inputs=}")
             whole = Linear(1, 1, 1, inputs, outputs)
             whole.w, whole.w_output, whole.w_input, whole.b = pointer(w), inputs, 1, pointer(b)
             whole.half = half()
             return (packed("linear", whole),)
 
         self.derived = FromWeights(weights, lay_out, Memory())
+        self.derived(None)  # weights that do not fit are refused at once
 
     def __call__(self, x: Float[Tensor, "B H W C"], skip: Tensor | None = None) -> Tensor:
         out = fresh(x, *x.shape[:3], self.outputs)
@@ -73,14 +76,13 @@ class ReadyConvolution:
     def __init__(self, product: PixelProduct, kernel: int, stride: int, padding: int = 0,
                  norm: Norm | None = None, mean: bool = False):  # fmt: skip
         self.product, self.norm = product, norm
-        self.inputs = product.inputs // kernel**2
         self.window = kernel, stride, padding, mean
 
     def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
         kernel, stride, padding, _ = self.window
         fits = min(x.shape[1:3]) + 2 * padding >= kernel
         whole = padding or not any(side % stride for side in x.shape[1:3])
-        return x.numel() > 0 and fits and bool(whole)
+        return fits and bool(whole) and x.shape[3] * kernel**2 == self.product.inputs
 
     def __call__(
         self, x: Float[Tensor, "B H W C"], skip: Tensor | None = None, shift: Tensor | None = None
@@ -153,9 +155,6 @@ class LearnedQueriesResidual:
         self.call.window, self.call.stride, self.call.padding = k, stride, padding
         self.call.fold = 1
 
-    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return x.numel() > 0
-
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B h w D"]:
         vs, (B, H, W, _) = self.project(self.norm(x)), x.shape
         V, J, call = self.mix.inputs, self.project.outputs, copied(self.call)
@@ -183,9 +182,6 @@ class WindowsResidual:
         self.norm, self.project, self.mix = NormOfMap(norm), project, mix
         self.window, self.heads = window, table.shape[1]
         self.bias = FromWeights([table], lambda sides: (bias(*sides).contiguous(),), Memory())
-
-    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return x.numel() > 0
 
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         qkv, (B, H, W, C) = self.project(self.norm(x)), x.shape

@@ -100,9 +100,6 @@ class NormOfMap:
         self.alive = norm
         self.call = LayerNorm(1, 0, norm.tensors[0].numel(), **norm.pointers)
 
-    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return True
-
     def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B H W C"]:
         call, out = copied(self.call), fresh(x, *x.shape)
         call.threads, call.rows = torch.get_num_threads(), x.numel() // x.shape[3]
@@ -132,9 +129,6 @@ class KeyOnlyResidual:
         self.alive = norm, wk, bk, wv, bv
         weights = wk, bk, wv, bv, ws, u1, b1, u2, b2
         self.derived = FromWeights(weights, products, memory or Memory())
-
-    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return x.numel() > 0
 
     def __call__(self, x: Float[Tensor, "B H W C"], out: Tensor | None = None) -> Tensor:
         call, out = copied(self.call), fresh(x, *x.shape) if out is None else out
@@ -172,9 +166,6 @@ class FeedResidual:
         self.matrices = FromWeights(
             matrices, lambda call: (packed("feed", call),), memory or Memory()
         )
-
-    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
-        return x.numel() > 0
 
     def __call__(self, x: Float[Tensor, "B H W C"], out: Tensor | None = None) -> Tensor:
         call, out = copied(self.call), fresh(x, *x.shape) if out is None else out

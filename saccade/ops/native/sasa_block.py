@@ -82,9 +82,6 @@ class BlocksMaximum:
         self.derived = FromWeights(numbers, laid_out, Memory())
         self.outputs, self.heads, self.mask = outputs, heads, mask
 
-    def takes(self, x: Tensor) -> bool:
-        return x.numel() > 0
-
     def __call__(self, x: Tensor) -> Tensor:
         (B, H, W, _), (wq, wk, wv, scale, shift, *tables) = x.shape, self.derived(None)
         row, col = tables or (None, None)
