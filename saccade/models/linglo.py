@@ -182,7 +182,7 @@ _COMMON = (
     Claim("§1", "stages with all three properties", "1, 2, 3, 4"),
     Claim("3.4", "first down-sampling", "(7, 4, 3)"),
     Claim("3.4", "other down-sampling", "(3, 2, 1)"),
-    Claim("3.2", "branches of RP-CPE", "4"),
+    Claim("3.4", "branches of RP-CPE", "4"),
     Claim("3.2", "branches of RP-CPE, deployed", "1"),
     Claim("3.2", "skip beside the branches", "yes"),
     Claim("3.2", "branches are normalised", "yes"),

@@ -148,3 +148,50 @@ def test_the_file_of_sentences_is_complete(family, numbers):
     texts = [parted(number) for number in numbers]
     counts = {section: len(own) for text in texts for section, own in text.items()}
     assert counts == lengths(family)
+
+
+WORDS = {"one": 1, "single": 1, "two": 2, "three": 3, "four": 4, "five": 5}
+# Numbers that stand nowhere in their section, and follow from it or from what it names.
+DERIVED = {
+    ("linglo", "1", "stages with all three properties"),  # "every stage", of four
+    ("linglo", "5.3", "branches of RP-CPE"),  # one is left, or none is removed
+    ("linglo", "5.4", "first down-sampling"),  # patches side by side have no padding
+    ("linglo", "5.4", "other down-sampling"),
+    ("linglo", "5.4", "outputs"),  # 224 by the strides
+    *(("linglo", "5", what) for what in (  # section 4.1's
+        "momentum", "learning rate", "weight decay", "batch", "image side", "centre crop",
+    )),
+    *(("qna", "2.2", what) for what in (  # of DETR's setting, which it names
+        "augmentation", "crop from short side", "sides of the crop",
+    )),
+    ("sasa", "A.3", "3x3 convolutions above the backbone"),  # all are replaced
+    ("sasa", "A.3", "end of a head"),  # a pointwise convolution is 1x1
+}  # fmt: skip
+
+
+def numbers(text):
+    text = re.sub(r"(\d),(\d{3})\b", r"\1\2", text).lower()
+    digits = {float(n) for n in re.findall(r"\d+(?:\.\d+)?(?:e-\d+)?", text)}
+    return digits | {n for word, n in WORDS.items() if re.search(rf"\b{word}\b", text)}
+
+
+@pytest.mark.skipif(not SEEDS, reason="SACCADE_SEEDS names no folder with the papers' texts")
+@pytest.mark.parametrize(
+    ("family", "texts"), [("linglo", ["003"]), ("qna", ["001"]), ("sasa", ["000", "002"])]
+)
+def test_numbers_of_claims_stand_in_their_sentences(family, texts):
+    parts = {section: own for text in texts for section, own in parted(text).items()}
+    missing = set()
+    for row in claims.rows(family):
+        section, claim = section_of(row.claim.where), row.claim
+        if row.is_cell or section in ELSEWHERE:
+            continue
+        near = " ".join(
+            sentence
+            for f, s, first, last, words, _ in SENTENCES
+            if (f, s) == (family, section) and claim.what in words
+            for sentence in parts[s][first - 1 : last]
+        )
+        if numbers(claim.said) - numbers(near):
+            missing.add((family, section, claim.what))
+    assert missing == {key for key in DERIVED if key[0] == family}
