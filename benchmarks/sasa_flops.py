@@ -3,8 +3,8 @@
     python benchmarks/sasa_flops.py [--rows 12]
 
 Every network with a printed cost is one cell, however many tables print it: 22 classifiers at 224
-pixels and the five detectors of Table 2 at 640. A convention (saccade/paper/sasa.py) explains a
-cell if its count, rounded as printed, gives the printed digits.
+pixels and the five detectors of Table 2 at 640 ("boxes"). A convention (saccade/paper/sasa.py)
+explains a cell if its count, rounded as printed, gives the printed digits.
 """
 
 import argparse
@@ -13,6 +13,7 @@ from collections import Counter
 from typing import NamedTuple
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -78,8 +79,12 @@ def main() -> None:
         how: score(how)
         for how in itertools.starmap(Convention, itertools.product(*CHOICES.values()))
     }
-    columns = f"of {len(classifiers)}", f"of {len(detectors)} detectors", "missed"
-    table = Table(*Convention._fields, *columns)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    narrow = {"positions": "posi-\ntions", "softmax": "soft-\nmax", "mixtures": "mix-\ntures"}
+    heads = [narrow.get(name, name) for name in Convention._fields]
+    for head in (*heads, f"of\n{len(classifiers)}", f"boxes,\nof {len(detectors)}"):
+        table.add_column(head, no_wrap=True)
+    table.add_column("missed")
     ranked = sorted(scores, key=lambda how: (scores[how], how == BEST), reverse=True)
     for how in [BEST, PRODUCTS, *ranked[: a.rows]]:
         missed = [

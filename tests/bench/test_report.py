@@ -74,8 +74,31 @@ def test_it_is_drawn(tmp_path, rows):
     assert (tmp_path / "b.png").stat().st_size > 5000
 
 
-def test_it_is_drawn_over_sizes(tmp_path):
-    """Also where one of the peers did not run at every size."""
+def test_it_is_drawn_over_sizes(tmp_path, monkeypatch):
+    """Also where one of the peers did not run at every size: time and memory, a curve each."""
     pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    figures, savefig = [], Figure.savefig
+
+    def noted(figure, *arguments, **options):
+        figures.append(figure)
+        savefig(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", noted)
     report.draw_over({14: RUN, 28: replace(RUN, rows=ROWS[:1])}, tmp_path / "b.png", "title")
     assert (tmp_path / "b.png").stat().st_size > 5000
+    curves = [
+        {line.get_label(): [tuple(map(float, point)) for point in line.get_xydata()]
+         for line in axes.get_lines()}
+        for axes in figures[0].axes
+    ]  # fmt: skip
+    for lines, value in zip(curves, (_time, lambda row: row.peak / 2**20), strict=True):
+        assert lines == {
+            row.name: [(14.0, value(row)), (28.0, value(row))][: 2 if i == 0 else 1]
+            for i, row in enumerate(ROWS)
+        }
+
+
+def _time(row):
+    return (row.cpu if RUN.by == "cpu" else row.best) * 1e3
