@@ -104,3 +104,30 @@ def test_products_of_bfloat16_are_summed_in_fp32(instruction_set, M, K, N):
     call.x, call.y, call.packed, call.half = pointer(x), pointer(y), pointer(room), 1
     run("saccade_linear_forward", call)
     assert relative(y, x.double() @ w.double().mT + b.double()) <= 1e-5
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_every_count_of_rows_and_columns(instruction_set, half):
+    """Tiles of several sizes, and of columns that fill their vectors or do not."""
+    torch.manual_seed(0)
+    K = 70
+    for N in (3, 16, 29, 32, 48, 75, 112):
+        w, b = torch.randn(N, K), torch.randn(N)
+        if half:
+            w = w.bfloat16().float()
+        matrix = Linear(1, 1, 1, K, N)
+        matrix.w, matrix.w_output, matrix.w_input, matrix.b = pointer(w), K, 1, pointer(b)
+        matrix.half = half
+        room = packed("linear", matrix)
+        for M in (*range(1, 31), 49, 97, 110):
+            x, skip = torch.randn(M, K), torch.randn(M, N)
+            if half:
+                x = x.bfloat16().float()
+            y = torch.full((M + 1, N), 7.0)
+            call = Linear(1, 1, M, K, N)
+            call.x, call.y, call.packed, call.half = pointer(x), pointer(y), pointer(room), half
+            call.skip = pointer(skip)
+            run("saccade_linear_forward", call)
+            want = skip.double() + x.double() @ w.double().mT + b.double()
+            assert relative(y[:M], want) <= 1e-5, (M, N)
+            assert y[M].eq(7).all(), (M, N)  # nothing behind the last row is written

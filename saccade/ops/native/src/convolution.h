@@ -30,6 +30,15 @@ struct ConvolutionPlan {
   size_t room() const { return there ? 16 : size_t(rows) * depth + 16; }
 };
 
+// A few numbers, inline: a library's function costs more than they do.
+INLINE void copy(const float* from, int n, float* to) {
+  constexpr int N = LANES<float>;
+  if (n >= WIDE)
+    overlapping<WIDE>(n, [&](int k) INLINED { store_wide(to + k, load_wide(from + k)); });
+  else if (!overlapping<N>(n, [&](int k) INLINED { store(to + k, load(from + k)); }))
+    for (int k = 0; k < n; k++) to[k] = from[k];
+}
+
 // The square of pixel (y, x): `depth` numbers.
 INLINE void square_of(const Convolution& c, const float* image, int y, int x, float* to) {
   const int top = y * c.stride - c.padding, left = x * c.stride - c.padding;
@@ -41,7 +50,7 @@ INLINE void square_of(const Convolution& c, const float* image, int y, int x, fl
     zero(to + end * c.inputs, size_t(c.kernel - end) * c.inputs);
     const float* at = image + (top + a) * c.x.row + (left + from) * c.x.column;
     if (c.x.channel == 1 && c.x.column == c.inputs) {
-      if (end > from) memcpy(to + from * c.inputs, at, size_t(end - from) * c.inputs * sizeof(float));
+      copy(at, (end - from) * c.inputs, to + from * c.inputs);
     } else {
       for (int b = from; b < end; b++, at += c.x.column)
         for (int k = 0; k < c.inputs; k++) to[b * c.inputs + k] = at[k * c.x.channel];
@@ -93,8 +102,8 @@ inline void convolution_forward(const Convolution& c, int task, float* room) {
   const ptrdiff_t first = ptrdiff_t(b) * pixels + from;
   float* y = c.y + first * c.outputs;
   const size_t numbers = size_t(rows) * c.outputs;
-  if (c.skip) memcpy(y, c.skip + first * c.outputs, numbers * sizeof(float));
-  times_packed(x, plan.depth, rows, c.packed, c.outputs, c.skip, y);
+  const float* skip = c.skip ? c.skip + first * c.outputs : nullptr;
+  times_packed(x, plan.depth, rows, c.packed, c.outputs, skip, y);
   if (c.scale) norm_rows(y, rows, c.outputs, c.scale, c.offset, *c.eps, y);
   if (c.relu) at_least_zero(y, numbers);
 }

@@ -136,8 +136,8 @@ int forward(const Call& call, const Work& work, void (*run)(const Call&, int, vo
   return each_task(work, call.threads, [&](int task, void* buffer) { run(call, task, buffer); });
 }
 
-using Bytes = std::unique_ptr<char, decltype(&free)>;
-Bytes room(size_t bytes) { return Bytes(static_cast<char*>(malloc(bytes + 1)), &free); }
+using Bytes = std::unique_ptr<char, decltype(&release)>;
+Bytes room(size_t bytes) { return Bytes(static_cast<char*>(allocate(64, bytes + 1)), &release); }
 
 // Every task leaves its share of a sum over all (the small parameters' gradient) in a place of its
 // own; summed in the order of the tasks, they do not depend on which thread was first.

@@ -11,8 +11,8 @@
 //
 // A task has a chunk of its own, so that it owns the sums over pixels. Only dx is a sum over chunks:
 // dh is laid down for some rows of the map (a turn), and multiplied when all chunks are there.
-// Without W1, x is h and dx is dh. With a norm, x is normalised for a task's rows before its first
-// chunk, and y begins as x.
+// Without W1, x is h and dx is dh. With a norm, a task normalises its rows with its first chunk, and
+// the sum that is y begins with x.
 #pragma once
 #include <cstring>
 
@@ -61,12 +61,15 @@ struct FeedPlan {
   // Whether every matrix is read by one task alone: then a chunk is laid out where the one before it
   // was, and what is laid out stays in the second cache.
   bool once(const Feed& c) const { return c.B * bands == 1 && !c.packed; }
-  // Of scratch, in floats.
+  // Of scratch, in floats: rows of h and gelu(u), and x as products read it.
   size_t forward_room(const Feed& c) const {
-    return size_t(2 * step + 2 * halo) * c.W * chunk + 64 + normed(c);
+    return size_t(most() + step) * c.W * chunk + 64 + (anew(c) ? rows_of_x(c) + few_of_x(c) : 0);
   }
-  size_t normed(const Feed& c) const {
-    return c.scale ? size_t(band + 2 * halo) * c.W * c.inputs + 16 : 0;
+  int most() const { return step + 2 * halo; }  // rows of h at a time
+  static bool anew(const Feed& c) { return c.w1 && (PAIRS || c.scale); }  // x is written so
+  static size_t few_of_x(const Feed& c) { return round_up(c.inputs * LANES<float>, 16) + 16; }
+  size_t rows_of_x(const Feed& c) const {
+    return round_up(size_t(band + 2 * halo) * c.W * deep(c.inputs), 16);
   }
   size_t backward_room(const Feed& c) const {
     return size_t(3 * step + 2 * halo) * c.W * chunk + 64 + ROOM;
@@ -122,11 +125,10 @@ struct Sliding {
 };
 
 // Some rows of a chunk of h, as they wait: in panels as the product makes them, for a panel's rows are
-// read again and again and should stay in the first cache.
+// read again and again and should stay in the first cache. Row y lies where row y - most lay.
 struct HiddenRows {
   float* base;
   int W, n, most;  // pixels of a row, channels, rows that there is room for
-  int first = 0, end = 0;
   int tail;  // where the last panel begins; the others have two vectors
   HiddenRows(float* base_, int W_, int n_, int most_) : base(base_), W(W_), n(n_), most(most_), tail(0) {
     while (n - tail > 3 * WIDE) tail += 2 * WIDE;
@@ -136,68 +138,83 @@ struct HiddenRows {
   // Row y of channel v's panel, from that channel on.
   INLINE float* at(int y, int v) const {
     const int p = panel(v);
-    return base + ptrdiff_t(p) * most * W + ptrdiff_t(y - first) * W * width(v) + (v - p);
-  }
-  void drop_before(int y) {
-    if (y <= first) return;
-    for (int v = 0; v < n; v += width(v))
-      if (end > y) memmove(at(first, v), at(y, v), size_t(end - y) * W * width(v) * sizeof(float));
-    first = y;
+    return base + ptrdiff_t(p) * most * W + ptrdiff_t(y % most) * W * width(v) + (v - p);
   }
 };
+
+// Pixels of x as the first product reads them: normalised if there is a norm, and ready.
+inline void feed_ready(const Feed& c, const float* x, int pixels, float* to, float* few) {
+  if (!PAIRS) return norm_rows(x, pixels, c.inputs, c.scale, c.offset, *c.eps, to);
+  constexpr int N = LANES<float>;
+  for (; pixels > 0; pixels -= N, x += ptrdiff_t(N) * c.inputs) {
+    const int some = min(N, pixels);
+    if (c.scale) norm_rows(x, some, c.inputs, c.scale, c.offset, *c.eps, few);
+    for (int p = 0; p < some; p++, to += deep(c.inputs))
+      ready_row((c.scale ? few : x) + ptrdiff_t(p) * c.inputs, c.inputs, to);
+  }
+}
 
 template <bool TANH>
 void feed_forward(const Feed& c, int task, float* room, float* scratch) {
   const FeedPlan plan(c, false);
   const FeedMatrices size(c, plan, false);
   const int b = task / plan.bands, r0 = task % plan.bands * plan.band;
-  const int r1 = min(c.H, r0 + plan.band);
+  const int r1 = min(c.H, r0 + plan.band), top = max(0, r0 - plan.halo);
   const auto pixel = [&](int y) { return (ptrdiff_t(b) * c.H + y) * c.W; };
-  const float* x = c.x;  // as w1 reads it
-  if (c.scale) {
-    const int first = max(0, r0 - plan.halo), end = min(c.H, r1 + plan.halo);
-    norm_rows(c.x + pixel(first) * c.inputs, (end - first) * c.W, c.inputs, c.scale, c.offset, *c.eps,
-              scratch);
-    memcpy(c.y + pixel(r0) * c.outputs, c.x + pixel(r0) * c.inputs,
-           size_t(r1 - r0) * c.W * c.inputs * sizeof(float));
-    x = scratch - pixel(first) * c.inputs;
-    scratch += plan.normed(c);
-  }
-  const int most = plan.step + 2 * plan.halo;
+  const bool anew = plan.anew(c);
+  const int step = anew ? deep(c.inputs) : c.inputs;  // floats of a pixel of x
+  float* const few = scratch + plan.rows_of_x(c);
+  const float* x = anew ? scratch - ptrdiff_t(top) * c.W * step : c.x + pixel(0) * step;
+  if (anew) scratch = few + plan.few_of_x(c);
   const float* packed = c.packed ? c.packed : room;
   for (int i = 0; i < plan.chunks; i++, packed += plan.once(c) ? 0 : size.first + size.second) {
     const int from = i * plan.chunk, n = plan.width(c, i);
     if (plan.once(c)) feed_pack(c, false, i, room - i * (size.first + size.second));
-    HiddenRows h(scratch, c.W, n, most);
-    float* active = scratch + ptrdiff_t(most) * c.W * n;
-    h.first = h.end = max(0, r0 - plan.halo);
+    const HiddenRows h(scratch, c.W, n, plan.most());
+    float* active = scratch + ptrdiff_t(plan.most()) * c.W * n;
     const FeedRows rows(c, from, n);
+    int end = top;  // of the rows of h that are there
     for (int y = r0; y < r1; y += plan.step) {
-      const int count = min(plan.step, r1 - y), end = min(c.H, y + count + plan.halo);
+      const int count = min(plan.step, r1 - y), begin = end;
+      const auto activate = [&](int first, int last) INLINED {
+        for (int r = y; r < y + count; r++)
+          rows.template activate<TANH>(
+              [&](int v, const float** here) INLINED -> ptrdiff_t {
+                for (int a = 0; a < 3; a++) {
+                  const int s = r + a - 1;
+                  here[a] = s < 0 || s >= c.H || (a != 1 && !plan.halo) ? nullptr
+                            : c.w1 ? h.at(s, v) : c.x + pixel(s) * c.hidden + from + v;
+                }
+                return c.w1 ? h.width(v) : c.hidden;
+              },
+              first, last, active + ptrdiff_t(r - y) * c.W * deep(n));
+      };
       if (c.w1) {
-        h.drop_before(y - plan.halo);
-        times_into_panels(x + pixel(h.end) * c.inputs, c.inputs, (end - h.end) * c.W, packed, n,
-                          h.base, ptrdiff_t(most) * c.W, ptrdiff_t(h.end - h.first) * c.W);
-        for (int r = max(h.end, r0); c.h && r < min(end, r1); r++)
-          for (int v = 0; v < n; v += WIDE)
+        end = min(c.H, y + count + plan.halo);
+        if (anew && !i)
+          feed_ready(c, c.x + pixel(begin) * c.inputs, (end - begin) * c.W,
+                     const_cast<float*>(x) + ptrdiff_t(begin) * c.W * step, few);
+        const float* panel = packed;
+        panels(n, [&](int n0, auto nv) INLINED {
+          constexpr int NV = decltype(nv)::value, WIDTH = NV * WIDE;
+          for (int r = begin, some; r < end; r += some) {  // up to where the rows of h begin again
+            some = min(end - r, h.most - r % h.most);
+            panel_times<NV>(x + ptrdiff_t(r) * c.W * step, step, some * c.W, panel, c.inputs,
+                            Sums{nullptr, nullptr, h.at(r, n0), WIDTH, WIDTH});
+          }
+          panel += (deep(c.inputs) + 1) * WIDTH;
+          for (int r = max(begin, r0); c.h && r < min(end, r1); r++)
             for (int p = 0; p < c.W; p++)
-              store_wide(c.h + (pixel(r) + p) * c.hidden + from + v,
-                         load_wide(h.at(r, v) + p * h.width(v)));
-        h.end = end;
+              memcpy(c.h + (pixel(r) + p) * c.hidden + from + n0, h.at(r, n0) + p * WIDTH,
+                     WIDTH * sizeof(float));
+          activate(n0, n0 + WIDTH);
+        });
+      } else {
+        activate(0, n);
       }
-      for (int r = y; r < y + count; r++)
-        rows.template activate<TANH>(
-            [&](int v, const float** here) INLINED -> ptrdiff_t {
-              for (int a = 0; a < 3; a++) {
-                const int s = r + a - 1;
-                here[a] = s < 0 || s >= c.H || (a != 1 && !plan.halo) ? nullptr
-                          : c.w1 ? h.at(s, v) : c.x + pixel(s) * c.hidden + from + v;
-              }
-              return c.w1 ? h.width(v) : c.hidden;
-            },
-            active + ptrdiff_t(r - y) * c.W * n);
-      times_packed(active, n, count * c.W, packed + size.first, c.outputs, i > 0 || c.scale,
-                   c.y + pixel(y) * c.outputs);
+      const ptrdiff_t at = pixel(y) * c.outputs;
+      times_ready(active, n, count * c.W, packed + size.first, c.outputs,
+                  i ? c.y + at : c.scale ? c.x + at : nullptr, c.y + at);
     }
   }
 }
@@ -241,7 +258,7 @@ void feed_backward(const Feed& c, int t, int i, const float* packed, float* dh, 
     int done = turn.r0;
     for (int y = first; y < last; y += plan.step) {
       const int count = min(plan.step, last - y);
-      times_packed(c.g + pixel(y) * c.outputs, c.outputs, count * c.W, packed, n, false, da);
+      times_packed(c.g + pixel(y) * c.outputs, c.outputs, count * c.W, packed, n, nullptr, da);
       du.drop_before(done - plan.halo);
       du.end = y + count;
       for (int r = y; r < du.end; r++) {
@@ -287,7 +304,7 @@ inline void feed_inputs(const Feed& c, int t, int task, const float* packed, con
   const int pixels = int(turn.pixels(c) - m < LinearPlan::ROWS ? turn.pixels(c) - m
                                                                : LinearPlan::ROWS);
   times_packed(dh + m * c.hidden, c.hidden, pixels,
-               packed + plan.chunks * FeedMatrices(c, plan, true).first, c.inputs, false,
+               packed + plan.chunks * FeedMatrices(c, plan, true).first, c.inputs, nullptr,
                c.dx + (turn.first(c) + m) * c.inputs);
 }
 

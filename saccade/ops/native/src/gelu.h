@@ -63,9 +63,12 @@ INLINE Wide gelu_by_table(Wide x) {
   const Wide magic = splat_wide(12582912.0f), z = a * TAIL_STEPS, near = z + magic;
   const Wide r = z - (near - magic);
   const __m512i i = (__m512i)near;  // its lowest bits are the nearest integer
-  Wide p = _mm512_permutexvar_ps(i, _mm512_load_ps(TAIL[TANH][4]));
-  for (int j = 3; j >= 0; j--)
-    p = p * r + (Wide)_mm512_permutexvar_ps(i, _mm512_load_ps(TAIL[TANH][j]));
+  const auto row = [&](int j) INLINED {
+    return (Wide)_mm512_permutexvar_ps(i, _mm512_load_ps(TAIL[TANH][j]));
+  };
+  // Not by Horner's rule: that waits for itself four times.
+  const Wide square = r * r, high = row(4) * square + (row(3) * r + row(2));
+  const Wide p = high * square + (row(1) * r + row(0));
   return (Wide)_mm512_max_ps(_mm512_setzero_ps(), x) - (Wide)a * p;
 }
 #endif

@@ -129,8 +129,10 @@ inline void key_only_matrix(const KeyOnly& c, int task, const float* partials, f
           store_wide(scaled + j * WIDTH + v, load_wide(p + (j + 1) * WIDTH + v) * g[j]);
       float* to = PAIRS ? own : m;
       memcpy(to, q, size_t(c.C + 1) * WIDTH * sizeof(float));
-      rows_of<NV>(1, c.bv, 1, 0, scaled, c.C, nullptr, true, to, WIDTH, WIDTH);
-      rows_of<NV>(c.C, c.wv, c.C, 1, scaled, c.C, nullptr, true, to + WIDTH, WIDTH, WIDTH);
+      const Sums first{nullptr, to, to, WIDTH, WIDTH};
+      const Sums rest{nullptr, to + WIDTH, to + WIDTH, WIDTH, WIDTH};
+      rows_of<NV>(1, c.bv, 1, 0, scaled, c.C, first);
+      rows_of<NV>(c.C, c.wv, c.C, 1, scaled, c.C, rest);
       if (PAIRS) memcpy(m, own, WIDTH * sizeof(float));
       for (int k = 0; PAIRS && k < c.C; k += 2)
         pair_up(own + (k + 1) * WIDTH, k + 1 < c.C ? own + (k + 2) * WIDTH : nullptr, WIDTH,
@@ -148,15 +150,14 @@ inline void key_only_tokens(const KeyOnly& c, int task, const float* images, flo
   const ptrdiff_t at = (ptrdiff_t(b) * c.tokens + from) * c.C;
   const float* image = images + b * plan.image(c);
   norm_rows(c.x + at, rows, c.C, c.scale, c.offset, *c.eps, scratch);
-  memcpy(c.y + at, c.x + at, size_t(rows) * c.C * sizeof(float));
   if (c.collapsed)
-    return times_packed(scratch, c.C, rows, image + round_up(c.C, 16), c.C, true, c.y + at);
+    return times_packed(scratch, c.C, rows, image + round_up(c.C, 16), c.C, c.x + at, c.y + at);
   float* v = scratch + ptrdiff_t(LinearPlan::ROWS) * c.C;
-  times_packed(scratch, c.C, rows, plan.folded(c, 2), c.C, false, v);
+  times_packed(scratch, c.C, rows, plan.folded(c, 2), c.C, nullptr, v);
   for (int r = 0; r < rows; r++)
     for (int k = 0; k < c.C; k++) v[r * c.C + k] *= image[k];
-  times_packed(v, c.C, rows, plan.folded(c, 0), c.C, true, c.y + at);
-  times_packed(scratch, c.C, rows, plan.folded(c, 1), c.C, true, c.y + at);
+  times_packed(v, c.C, rows, plan.folded(c, 0), c.C, c.x + at, c.y + at);
+  times_packed(scratch, c.C, rows, plan.folded(c, 1), c.C, c.y + at, c.y + at);
 }
 
 }  // namespace SACCADE_ISA

@@ -76,62 +76,99 @@ INLINE Wide multiply_add(Wide sum, const float* a, Wide b) {
   return sum + splat_wide(*a) * b;
 }
 
-// A column of `tiles` tiles of R rows and NV vectors, of which `columns` numbers exist:
+// What products are added to, and where they go. `plus` has the rows of `to`; it may be `to`, or null.
+struct Sums {
+  const float *start, *plus;  // `start`: one row for all, or null
+  float* to;
+  ptrdiff_t row;
+  int columns;  // that exist
+};
+
+// A column of `tiles` tiles of R rows and NV vectors:
 //
-//     to(i, v) = start(v) + over `depth` steps the sum of a(step, i) b(step, v),
+//     to(i, v) = start(v) + plus(i, v) + over `depth` steps the sum of a(step, i) b(step, v)
 //
-// with nothing in place of `start` if it is null, and with `add` added to what is there. A function
-// of its own, because the sums of several of these inlined into one would not stay in registers.
+// Meanwhile what lies behind b is fetched, for weights that were not used for a while are far away,
+// and a, `ahead` floats on. A function of its own, because the sums of several of these inlined into
+// one would not stay in registers.
 template <int R, int NV, bool BY_PAIRS>
 __attribute__((noinline)) void column(int tiles, const float* a, ptrdiff_t a_step, ptrdiff_t a_row,
-                                      const float* b, int depth, const float* start, bool add,
-                                      float* to, ptrdiff_t to_row, int columns, size_t ahead) {
+                                      const float* b, int depth, Sums out, size_t ahead) {
   constexpr int N = WIDE;
-  for (; tiles; tiles--, a += R * a_row, to += R * to_row) {
+  const auto cells = [](auto f) INLINED {  // without loops, which GCC would have to take apart
+    repeat<R>([&](auto i) INLINED { repeat<NV>([&](auto v) INLINED { f(i, v); }); });
+  };
+  for (int tile = 0; tile < tiles; tile++, a += R * a_row, out.to += R * out.row) {
     if (ahead) fetch(a + ahead, R * a_row * sizeof(float));
-    Wide sum[R][NV];
-    for (int i = 0; i < R; i++)
-      for (int v = 0; v < NV; v++) sum[i][v] = start ? load_wide(start + v * N) : Wide{};
-    const float *as = a, *bs = b;
+    Wide sum[R][NV], first[NV];
+    for (int v = 0; v < NV; v++) first[v] = out.start ? load_wide(out.start + v * N) : Wide{};
+    cells([&](auto i, auto v) INLINED { sum[i][v] = first[v]; });
+    // Three rows share a pointer: x86 adds once or twice a_row for nothing. The compiler, left alone,
+    // takes a register for each row, and lets sums go for that.
+    const float *as[(R + 2) / 3], *bs = b, *behind = b;
+    repeat<(R + 2) / 3>([&](auto g) INLINED { as[g] = a + 3 * g * a_row; });
+    const int more = tile < NV ? N : 0;  // each of the first tiles fetches its share
+    if (more) behind += (NV + tile) * ptrdiff_t(depth) * N;
 #pragma GCC unroll 1
-    for (int j = 0; j < depth; j++, as += a_step, bs += NV * N) {
+    for (int j = 0; j < depth; j++, bs += NV * N, behind += more) {
+      __builtin_prefetch(behind, 0, 2);
       Wide bv[NV];
       for (int v = 0; v < NV; v++) bv[v] = load_wide(bs + v * N);
-      for (int i = 0; i < R; i++)
-        for (int v = 0; v < NV; v++)
-          sum[i][v] = multiply_add<BY_PAIRS>(sum[i][v], as + i * a_row, bv[v]);
+      cells([&](auto i, auto v) INLINED {
+        sum[i][v] = multiply_add<BY_PAIRS>(sum[i][v], as[i / 3] + i % 3 * a_row, bv[v]);
+      });
+      repeat<(R + 2) / 3>([&](auto g) INLINED { as[g] = apart(as[g] + a_step); });
     }
-    if (columns >= NV * N) {
-      for (int i = 0; i < R; i++)
-        for (int v = 0; v < NV; v++) {
-          float* at = to + i * to_row + v * N;
-          store_wide(at, add ? load_wide(at) + sum[i][v] : sum[i][v]);
-        }
-    } else {
-      float all[R][NV * N];
-      for (int i = 0; i < R; i++)
-        for (int v = 0; v < NV; v++) store_wide(all[i] + v * N, sum[i][v]);
-      for (int i = 0; i < R; i++)
-        for (int j = 0; j < columns; j++)
-          to[i * to_row + j] = add ? to[i * to_row + j] + all[i][j] : all[i][j];
+    if (out.plus) {
+      cells([&](auto i, auto v) INLINED { sum[i][v] += load_wide(out.plus + i * out.row + v * N); });
+      out.plus += R * out.row;
     }
+    cells([&](auto i, auto v) INLINED { store_wide(out.to + i * out.row + v * N, sum[i][v]); });
+  }
+}
+// The same where the last vectors have numbers that do not exist: by way of whole ones.
+template <int R, int NV, bool BY_PAIRS>
+INLINE void narrow_column(int tiles, const float* a, ptrdiff_t a_step, ptrdiff_t a_row,
+                          const float* b, int depth, Sums out) {
+  constexpr int WIDTH = NV * WIDE;
+  for (; tiles; tiles--, a += R * a_row, out.to += R * out.row) {
+    float all[R * WIDTH];
+    column<R, NV, BY_PAIRS>(1, a, a_step, a_row, b, depth, Sums{out.start, nullptr, all, WIDTH, 0}, 0);
+    for (int i = 0; i < R; i++)
+      for (int j = 0; j < out.columns; j++) {
+        const ptrdiff_t at = i * out.row + j;
+        out.to[at] = out.plus ? out.plus[at] + all[i * WIDTH + j] : all[i * WIDTH + j];
+      }
+    if (out.plus) out.plus += R * out.row;
   }
 }
 // The same for n rows.
 template <int NV, bool BY_PAIRS = false>
 INLINE void rows_of(int n, const float* a, ptrdiff_t a_step, ptrdiff_t a_row, const float* b,
-                    int depth, const float* start, bool add, float* to, ptrdiff_t to_row,
-                    int columns, size_t ahead = 0) {
+                    int depth, const Sums& out, size_t ahead = 0) {
   constexpr int R = (REGISTERS == 32 ? 24 : 12) / max(2, NV);  // as many as registers allow
+  constexpr int MORE = REGISTERS == 32 ? 4 - NV : 0;           // and these, in a last tile
   const auto tiles = [&](int from, int count, auto rows) INLINED {
-    column<decltype(rows)::value, NV, BY_PAIRS>(count, a + from * a_row, a_step, a_row, b, depth, start, add,
-                                      to + from * to_row, to_row, columns, ahead);
+    const ptrdiff_t at = from * out.row;
+    const Sums part{out.start, out.plus ? out.plus + at : nullptr, out.to + at, out.row, out.columns};
+    constexpr int ROWS = decltype(rows)::value;
+    if (out.columns >= NV * WIDE)
+      column<ROWS, NV, BY_PAIRS>(count, a + from * a_row, a_step, a_row, b, depth, part, ahead);
+    else
+      narrow_column<ROWS, NV, BY_PAIRS>(count, a + from * a_row, a_step, a_row, b, depth, part);
   };
-  tiles(0, n / R, Int<R>{});
-  int done = n / R * R;
-  if (R > 4 && n - done >= 4) {
-    tiles(done, (n - done) / 4, Int<4>{});
-    done += (n - done) / 4 * 4;
+  int whole = n / R, rest = n % R;
+  const bool longer = whole && rest && rest <= MORE;  // rather than one more tile, of few rows
+  if (longer) whole--;
+  if (whole) tiles(0, whole, Int<R>{});
+  int done = whole * R;
+  if constexpr (MORE > 0)
+    if (longer) return pick<MORE>(rest, [&](auto m) INLINED {
+      tiles(done, 1, Int<R + decltype(m)::value>{});
+    });
+  if (R > 4 && rest >= 4) {
+    tiles(done, rest / 4, Int<4>{});
+    done += rest / 4 * 4;
   }
   if (done < n) pick<3>(n - done, [&](auto rows) INLINED { tiles(done, 1, rows); });
 }
@@ -183,67 +220,80 @@ inline void linear_pack(const Linear& c, int batch, float* to) {
   });
 }
 
-// f(x, step, first row, rows, first input, rows of a panel) for parts of x as products read them.
-// With PAIRS, those are rounded copies, of some rows and inputs at a time.
-template <class F>
-INLINE void parts_of(const float* x, int inputs, int rows, F&& f) {
+// Some numbers of a row as products read it: `inputs` of them, from `from`. With PAIRS, rounded, and
+// with a zero if they are odd.
+INLINE void ready_row(const float* from, int inputs, float* row) {
 #ifdef SACCADE_PAIRS
-  constexpr int ROWS = LinearPlan::ROWS, MOST = LinearPlan::DEPTH / 2;
-  alignas(64) float room[ROWS * MOST];
-  for (int m = 0; m < rows; m += ROWS)
-    for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH) {
-      const int n = min(ROWS, rows - m), depth = min(LinearPlan::DEPTH, inputs - k0);
-      const int step = deep(depth);
-      for (int i = 0; i < n; i++) {
-        const float* from = x + ptrdiff_t(m + i) * inputs + k0;
-        char* to = reinterpret_cast<char*>(room + i * step);
-        int k = 0;
-        for (; k + WIDE <= depth; k += WIDE) {
-          const __m256bh half = _mm512_cvtneps_pbh(load_wide(from + k));
-          memcpy(to + 2 * k, &half, sizeof(half));
-        }
-        if (k < depth) {
-          const auto some = __mmask16((1u << (depth - k)) - 1);
-          const __m256bh half = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, from + k));
-          memcpy(to + 2 * k, &half, sizeof(float) * deep(depth - k));
-        }
-      }
-      f(room, step, m, n, k0, step);
-    }
+  char* to = reinterpret_cast<char*>(row);
+  int k = 0;
+  for (; k + WIDE <= inputs; k += WIDE) {
+    const __m256bh half = _mm512_cvtneps_pbh(load_wide(from + k));
+    memcpy(to + 2 * k, &half, sizeof(half));
+  }
+  if (k < inputs) {
+    const auto some = __mmask16((1u << (inputs - k)) - 1);
+    const __m256bh half = _mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, from + k));
+    memcpy(to + 2 * k, &half, sizeof(float) * deep(inputs - k));
+  }
 #else
-  for (int k0 = 0; k0 < inputs; k0 += LinearPlan::DEPTH)
-    f(x + k0, inputs, 0, rows, k0, min(LinearPlan::DEPTH, inputs - k0));
+  memcpy(row, from, inputs * sizeof(float));
+#endif
+}
+// A vector of such a row, for numbers from k on, which is a multiple of WIDE.
+INLINE void store_ready(float* row, int k, Wide v) {
+#ifdef SACCADE_PAIRS
+  const __m256bh half = _mm512_cvtneps_pbh(v);
+  memcpy(row + k / 2, &half, sizeof(half));
+#else
+  store_wide(row + k, v);
 #endif
 }
 
-// y = x w + b for some rows, of a matrix as it is packed; or with `add`, added to what is there.
-inline void times_packed(const float* x, int inputs, int rows, const float* packed, int outputs,
-                         bool add, float* y, size_t ahead = 0) {
-  parts_of(x, inputs, rows, [&](const float* part, int step, int m, int n, int k0, int depth) INLINED {
-    const float* panel = packed;
-    panels(outputs, [&](int n0, auto nv) INLINED {
-      constexpr int NV = decltype(nv)::value;
-      rows_of<NV, PAIRS>(n, part, 1, step, panel + (deep(k0) + 1) * NV * WIDE, depth,
-                         k0 ? nullptr : panel, k0 || add, y + ptrdiff_t(m) * outputs + n0, outputs,
-                         outputs - n0, n0 || k0 || PAIRS ? 0 : ahead);
-      panel += (deep(inputs) + 1) * NV * WIDE;
-    });
+// Rows that are ready, `step` floats each, times a panel of a matrix.
+template <int NV>
+INLINE void panel_times(const float* x, int step, int rows, const float* panel, int inputs, Sums out,
+                        size_t ahead = 0) {
+  constexpr int DEPTH = deep(LinearPlan::DEPTH);
+  out.start = panel;
+  for (int k = 0; k < deep(inputs); k += DEPTH) {
+    rows_of<NV, PAIRS>(rows, x + k, 1, step, panel + (k + 1) * NV * WIDE, min(DEPTH, deep(inputs) - k),
+                       out, k ? 0 : ahead);
+    out.start = nullptr, out.plus = out.to;
+  }
+}
+// y = x w + b + plus, of rows that are ready and a matrix as it is packed; `plus` may be null, or y.
+inline void times_ready(const float* x, int inputs, int rows, const float* packed, int outputs,
+                        const float* plus, float* y, size_t ahead = 0) {
+  panels(outputs, [&](int n0, auto nv) INLINED {
+    constexpr int NV = decltype(nv)::value;
+    const Sums out{nullptr, plus ? plus + n0 : nullptr, y + n0, outputs, outputs - n0};
+    panel_times<NV>(x, deep(inputs), rows, packed, inputs, out, n0 ? 0 : ahead);
+    packed += (deep(inputs) + 1) * NV * WIDE;
   });
 }
-
-// The same into panels that have room for `room` rows each, of which `before` come first.
-inline void times_into_panels(const float* x, int inputs, int rows, const float* packed, int outputs,
-                              float* y, ptrdiff_t room, ptrdiff_t before) {
-  parts_of(x, inputs, rows, [&](const float* part, int step, int m, int n, int k0, int depth) INLINED {
-    const float* panel = packed;
-    panels(outputs, [&](int n0, auto nv) INLINED {
-      constexpr int NV = decltype(nv)::value;
-      rows_of<NV, PAIRS>(n, part, 1, step, panel + (deep(k0) + 1) * NV * WIDE, depth,
-                         k0 ? nullptr : panel, k0, y + n0 * room + (before + m) * NV * WIDE,
-                         NV * WIDE, NV * WIDE);
-      panel += (deep(inputs) + 1) * NV * WIDE;
-    });
-  });
+// The same, of any rows: with PAIRS, those are made ready some at a time.
+inline void times_packed(const float* x, int inputs, int rows, const float* packed, int outputs,
+                         const float* plus, float* y, size_t ahead = 0) {
+  if (!PAIRS) return times_ready(x, inputs, rows, packed, outputs, plus, y, ahead);
+  constexpr int ROWS = LinearPlan::ROWS, DEPTH = LinearPlan::DEPTH;
+  alignas(64) float room[PAIRS ? ROWS * deep(DEPTH) : 1];
+  for (int m = 0; m < rows; m += ROWS, x += ptrdiff_t(ROWS) * inputs) {
+    const int n = min(ROWS, rows - m);
+    for (int k = 0; k < inputs; k += DEPTH) {
+      const int step = deep(min(DEPTH, inputs - k));
+      for (int i = 0; i < n; i++)
+        ready_row(x + ptrdiff_t(i) * inputs + k, min(DEPTH, inputs - k), room + i * step);
+      const float* panel = packed;
+      panels(outputs, [&](int n0, auto nv) INLINED {
+        constexpr int NV = decltype(nv)::value;
+        const ptrdiff_t at = ptrdiff_t(m) * outputs + n0;
+        const float* more = k ? y + at : plus ? plus + at : nullptr;
+        rows_of<NV, PAIRS>(n, room, 1, step, panel + (deep(k) + 1) * NV * WIDE, step,
+                           Sums{k ? nullptr : panel, more, y + at, outputs, outputs - n0});
+        panel += (deep(inputs) + 1) * NV * WIDE;
+      });
+    }
+  }
 }
 
 inline void at_least_zero(float* y, size_t numbers) {
@@ -261,8 +311,8 @@ inline void linear_forward(const Linear& c, int task, const float* packed) {
   if (c.w_batch || c.b_batch) packed += batch * packed_size(c);
   float* y = c.y + first * c.outputs;
   const size_t numbers = size_t(rows) * c.outputs;
-  if (c.skip) memcpy(y, c.skip + first * c.outputs, numbers * sizeof(float));
-  times_packed(c.x + first * c.inputs, c.inputs, rows, packed, c.outputs, c.skip, y,
+  const float* skip = c.skip ? c.skip + first * c.outputs : nullptr;
+  times_packed(c.x + first * c.inputs, c.inputs, rows, packed, c.outputs, skip, y,
                size_t(18) * c.inputs);
   if (c.relu) at_least_zero(y, numbers);  // of what is still in the cache
 }
@@ -309,7 +359,7 @@ inline void add_products(const float* g, ptrdiff_t g_row, int outputs, const flo
       else
         for (int j = 0; j < NV * WIDE; j++) to[j] = j < columns ? from[j] : 0;
     }
-    rows_of<NV>(outputs, g, g_row, 1, room, rows, nullptr, true, dw + k0, dw_row, columns);
+    rows_of<NV>(outputs, g, g_row, 1, room, rows, Sums{nullptr, dw + k0, dw + k0, dw_row, columns});
   });
 }
 constexpr size_t ROOM = LinearPlan::ROWS * 3 * WIDE;  // for `add_products`

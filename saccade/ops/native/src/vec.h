@@ -161,6 +161,13 @@ INLINE T loaded(T v) {
   return v;
 }
 
+// The same address, of which the compiler does not know what else it is.
+template <class T>
+INLINE T* apart(T* p) {
+  asm("" : "+r"(p));
+  return p;
+}
+
 // 2^r for |r| <= 1/2, in float vectors of any width.
 template <class Floats>
 INLINE Floats exp2_fraction_of(Floats r) {

@@ -52,7 +52,7 @@ inline void windows_forward(const Windows& c, int task, float* room) {
   const float* bias = c.bias + head * N * N;
   for (int from = 0; from < n; from += plan.ROWS) {
     const int rows = min(plan.ROWS, n - from);
-    times_packed(q + from * d, d, rows, keys, n, false, logits);
+    times_packed(q + from * d, d, rows, keys, n, nullptr, logits);
     for (int r = 0; r < rows; r++) {
       float* s = logits + r * n;
       const int i = from + r;
@@ -84,7 +84,7 @@ inline void windows_forward(const Windows& c, int task, float* room) {
     }
     float shares[WindowsPlan::ROWS];
     for (int r = 0; r < rows; r++) shares[r] = 1.0f / sums[r * d];
-    times_packed(logits, n, rows, values, d, false, sums);
+    times_packed(logits, n, rows, values, d, nullptr, sums);
     for (int r = 0; r < rows; r++) {
       float* to = c.y + pixel(from + r) * c.C + head * d;
       for (int j = 0; j < d; j++) to[j] = sums[r * d + j] * shares[r];
