@@ -10,8 +10,8 @@ Matrices are as `nn.Linear` keeps them, (out, in). Two kernels read the tokens: 
 means, and reads them once forward and once backward, the other multiplies them. The steps between
 have no token axis and are left to torch. In the backward the product writes the tokens' gradient,
 and the gradient through the means is added to it in place. Of the softmax only the log-sum-exp is
-saved, so that in the backward a weight is as exact as its logit: to 1e-4 of itself where logits are
-about a thousand.
+saved, so that in the backward a weight is as exact as its logit. Where logits are above `STEEP`,
+the softmax is therefore computed again, by torch.
 """
 
 from typing import Any
@@ -27,6 +27,9 @@ from saccade.ops.operator import Kernel
 # -- the means ------------------------------------------------------------------------------------
 
 
+STEEP = 128  # logits from which on a softmax may have one share
+
+
 def _means(x: Tensor, ask: Tensor, mean: Tensor, lse: Tensor) -> None:
     """Fill in the means, and the log-sum-exp of every head's logits."""
     run("saccade_summary_forward", _call(x, ask, mean=mean, lse=lse))
@@ -34,12 +37,26 @@ def _means(x: Tensor, ask: Tensor, mean: Tensor, lse: Tensor) -> None:
 
 def _means_backward(dmean, x, ask, mean, lse, dx, add: bool) -> Tensor:
     """The gradient of ask; that of x is written to dx or, with `add`, added to it."""
+    if bool((ask.norm(dim=1) * mean.norm(dim=2)).max() > STEEP):
+        return _steep_means_backward(dmean, x, ask, dx if add else dx.zero_())
     dask, dmean = torch.empty_like(ask), dmean.contiguous()
     delta = (dmean * mean).sum(-1)
     call = _call(x, ask, lse=lse, dmean=dmean, delta=delta, dx=dx, dask=dask)
     call.add = add
     run("saccade_summary_backward", call)
     return dask
+
+
+def _steep_means_backward(dmean, x, ask, dx) -> Tensor:
+    """The same, for a softmax of which one share is nearly all.
+
+    The gradient of a logit is its share times a difference that should vanish there. The kernel
+    subtracts two sums over channels, which are rounded differently; here it vanishes exactly.
+    """
+    p, dp = torch.softmax(ask @ x.mT, 2), dmean @ x.mT  # B h N
+    ds = p * (dp - (p * dp).sum(2, keepdim=True))
+    dx.baddbmm_(p.mT, dmean).baddbmm_(ds.mT, ask.expand(len(x), -1, -1))
+    return (ds @ x).sum(0)
 
 
 def _call(x: Tensor, ask: Tensor, **rest: Tensor) -> Any:

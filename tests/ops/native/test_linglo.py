@@ -92,6 +92,22 @@ def test_logits_of_any_height():
     assert y.isfinite().all()
 
 
+@pytest.mark.parametrize("spread", [100.0, 400.0, 3000.0])
+def test_gradients_of_one_share_that_is_all_are_as_small_as_they_are(spread):
+    """No larger error than that of the equation in float32, though gradients nearly vanish."""
+    for seed in range(4):
+        torch.manual_seed(seed)
+        tensors, g = (
+            (torch.randn(2, 60, 16), torch.randn(2, 16) * spread / 4),
+            torch.randn(2, 2, 16),
+        )
+        _, exact = gradients(plain, [t.double() for t in tensors], g.double())
+        _, theirs = gradients(plain, tensors, g)
+        _, ours = gradients(summary, tensors, g)
+        for got, expected, other in zip(ours, exact, theirs, strict=True):
+            assert relative(got, expected) <= 4 * relative(other, expected) + 1e-6
+
+
 def test_threads_and_runs_agree_bit_for_bit():
     tensors, g = example(N=4000)
     threads, runs = torch.get_num_threads(), []
