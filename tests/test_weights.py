@@ -52,7 +52,7 @@ def test_a_command_takes_what_comes_with_saccade_where_there_is_no_run(tmp_path,
 @each_classifier
 def test_it_is_small_and_has_a_card(name):
     assert weights.FILES[name].stat().st_size < 4e6
-    card, data = weights.about(name), name.partition(".")[2]
+    card, data = weights.about(name), name.partition(".")[2].removesuffix(weights.TAUGHT)
     for words in (CREDITS[data], "Licence of these weights", f"--data {data}", "top-1"):
         assert words in card
 

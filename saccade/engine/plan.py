@@ -52,7 +52,7 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
         raise ValueError(f"train {name}: which images? --data FOLDER: {tasks.of(chosen).data_hint}")
     if name in WARM and not chosen.model.start:
         from_none = any(word.startswith("model.start=") for word in typed)
-        start = None if from_none else weights.full(chosen.model.name)
+        start = None if from_none else weights.start(chosen.model.name)
         if start is None and name == "finetune":
             raise ValueError(
                 f"train finetune: with which weights of {chosen.model.name!r}? --start RUN; "

@@ -15,8 +15,10 @@ from typing import Any
 FOLDER = Path(__file__).parent
 FILES = {path.name.removesuffix(".safetensors"): path for path in FOLDER.glob("*.safetensors")}
 NAMES = tuple(sorted(FILES))
+TAUGHT = "_distilled"  # after the set's name: learnt a teacher's own classes beside the set's
 LICENCES = {  # of the weights, by what they were trained on, as SPDX has it
     "cifar10": "apache-2.0",
+    "cifar10_distilled": "apache-2.0",
     "clothing10": "apache-2.0",
     "pets37": "cc-by-sa-4.0",
     "pets_heads_trimaps": "cc-by-sa-4.0",
@@ -26,6 +28,14 @@ LICENCES = {  # of the weights, by what they were trained on, as SPDX has it
 def full(name: str) -> str | None:
     """The name with what it was trained on; None of a model that comes without weights."""
     return next((known for known in NAMES if name in (known, known.partition(".")[0])), None)
+
+
+def start(name: str) -> str | None:
+    """The weights that training begins with: those that learnt from a teacher too, if there are."""
+    distilled = (
+        known for known in NAMES if known.startswith(f"{name}.") and known.endswith(TAUGHT)
+    )
+    return next(distilled, full(name))
 
 
 def about(name: str) -> str:
