@@ -40,7 +40,7 @@ def test_what_is_missing_is_asked_for():
 
 def test_fine_tuning_begins_with_weights_of_the_package(tmp_path):
     chosen = plan.plan("finetune", "somewhere").recipe.model
-    assert (chosen.name, chosen.start) == ("linglo_cifar", "linglo_cifar.cifar10")
+    assert (chosen.name, chosen.start) == ("linglo_cifar", "linglo_cifar.cifar10_distilled")
     chosen = plan.plan("finetune", "somewhere", model="qna_nano").recipe.model
     assert (chosen.name, chosen.start) == ("qna_nano", "qna_nano.pets37")
 
@@ -49,7 +49,7 @@ def test_distillation_begins_with_weights_of_the_package_where_there_are_some():
     def start(*words: str, **short: str) -> str:
         return plan.plan("distill", "somewhere", words, **short).recipe.model.start
 
-    assert start() == "linglo_cifar.cifar10"
+    assert start() == "linglo_cifar.cifar10_distilled"
     assert start(model="sasa_cifar") == "sasa_cifar.cifar10"
     assert start(model="resnet18") == ""
     assert start("model.start=") == ""
