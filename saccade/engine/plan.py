@@ -53,10 +53,12 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
     if name in WARM and not chosen.model.start:
         from_none = any(word.startswith("model.start=") for word in typed)
         start = None if from_none else weights.start(chosen.model.name)
-        if start is None and name == "finetune":
+        fetched = chosen.model.options.get("pretrained")  # by timm
+        if start is None and name == "finetune" and not fetched:
             raise ValueError(
-                f"train finetune: with which weights of {chosen.model.name!r}? --start RUN; "
-                f"'saccade train scratch' begins without any"
+                f"train finetune: with which weights of {chosen.model.name!r}? --start RUN, or "
+                f"timm's by --set model.options.pretrained=true; 'saccade train scratch' begins "
+                f"without any"
             )
         chosen = change(chosen, model__start=start or "")
     return Plan(name, chosen, data)

@@ -36,6 +36,8 @@ def test_what_is_missing_is_asked_for():
         plan.plan("scratch", None)
     with pytest.raises(ValueError, match="with which weights of 'resnet18'"):
         plan.plan("finetune", "somewhere", model="resnet18")
+    fetched = plan.plan("finetune", "x", ["model.options.pretrained=true"], model="resnet18")
+    assert fetched.recipe.model.start == ""
 
 
 def test_fine_tuning_begins_with_weights_of_the_package(tmp_path):

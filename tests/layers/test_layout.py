@@ -1,5 +1,7 @@
 """One convention for all layers: layouts, tokens, masks, and the calls of other people's slots."""
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
@@ -113,6 +115,58 @@ def test_padded_tokens_are_not_seen(name):
     torch.testing.assert_close(y[1:], layer(x[1:]))
     assert (weights[0, 5:] if name == "key_only" else weights[0, :, :, 5:]).abs().max() == 0
     assert layer(x, key_padding_mask=torch.ones_like(padding)).isfinite().all()
+
+
+def qna_by_loops(layer, x, padding):
+    """Attention of one window, query and head at a time, over the places that are no padding."""
+    B, H, W = padding.shape
+    s, v, k = layer.scores(x), layer.values(x), layer.window
+    down, along = (-(-side // layer.stride) for side in (H, W))
+    z = torch.zeros(B, down, along, layer.heads, v.shape[-1], dtype=x.dtype)
+    for b, i, j, q, n in product(*map(range, (B, down, along, layer.queries, layer.heads))):
+        above, below = torch.zeros(v.shape[-1], dtype=x.dtype), torch.zeros((), dtype=x.dtype)
+        for a, c in product(range(k), repeat=2):
+            row, column = i * layer.stride + a - k // 2, j * layer.stride + c - k // 2
+            if 0 <= row < H and 0 <= column < W and not padding[b, row, column]:
+                e = (s[b, row, column, q, n] + layer.rpe[a, c, q, n]).exp()
+                below = below + e
+                above = above + e * layer.scale[a, c, q, n] * v[b, row, column].flatten(0, -2)[n]
+        z[b, i, j, n] += above / below if below > 0 else above
+    return layer.mix(z.flatten(3))
+
+
+def key_only_by_loops(layer, x, padding):
+    """Eq. 2-4, a head and a token at a time, over the tokens that are no padding."""
+    k, v, y = layer.key(x), layer.value(x), torch.zeros_like(x)
+    d = DIM // layer.saliency.out_features
+    for b in range(len(x)):
+        there = [n for n in range(x.shape[1]) if not padding[b, n]]
+        g = torch.zeros(DIM, dtype=x.dtype)
+        for i, row in enumerate(layer.saliency.weight):
+            e = torch.stack([(row @ k[b, n] / d**0.5).exp() for n in there])
+            for n, weight in zip(there, e / e.sum(), strict=True):
+                g[i * d : (i + 1) * d] += weight * k[b, n, i * d : (i + 1) * d]
+        for n in range(x.shape[1]):
+            y[b, n] = layer.mix(layer.gate(g * v[b, n]) + k[b, n])
+    return y
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "loops"),
+    [("qna", (2, 4, 5, DIM), qna_by_loops), ("key_only", (2, 9, DIM), key_only_by_loops)],
+)
+def test_masks_against_plain_loops(name, shape, loops):
+    """Padding anywhere, also all of a window: the result, and the gradients of x and weights."""
+    layer = layer_of(name, **({"layout": "NHWC"} if name == "qna" else {}))
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    padding = torch.rand(shape[:-1]) < 0.4
+    padding[0, :2] = True
+    ours, exact = layer(x, key_padding_mask=padding), loops(layer, x, padding)
+    torch.testing.assert_close(ours, exact, rtol=1e-10, atol=1e-10)
+    inputs = [x, *layer.parameters()]
+    g = torch.randn_like(ours)
+    for a, b in zip(*(torch.autograd.grad(y, inputs, g) for y in (ours, exact)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("name", MAKE)
