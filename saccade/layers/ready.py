@@ -138,7 +138,7 @@ def residual(
 
 def normed(x: Float[Tensor, "B C H W"], norm: nn.Module) -> Float[Tensor, "B C H W"]:
     """norm(x); in one call if it is a LayerNorm of every pixel's channels."""
-    y = _by_pixels(x, norm, _make_norm)
+    y = by_pixels(x, norm, _make_norm)
     if y is not None:
         return y
     return _node(normed, norm(x), x, norm) if isinstance(x, fx.Proxy) else norm(x)
@@ -148,7 +148,7 @@ def whole(
     x: Float[Tensor, "B C H W"], layer: Any, make: Callable[[Tensor, Any], Any]
 ) -> Float[Tensor, "B D h w"]:
     """layer.steps(x); in one call where `make` (pixels, layer) gives one."""
-    y = _by_pixels(x, layer, make)
+    y = by_pixels(x, layer, make)
     if y is not None:
         return y
     return _node(_called, layer.steps(x), x, layer) if isinstance(x, fx.Proxy) else layer.steps(x)
@@ -158,7 +158,7 @@ def _called(x: Tensor, layer: nn.Module) -> Tensor:
     return layer(x)
 
 
-def _by_pixels(
+def by_pixels(
     x: Float[Tensor, "B C H W"], layer: nn.Module, make: Callable[[Tensor, Any], Any]
 ) -> Float[Tensor, "B D h w"] | None:
     """The result of the layer's prepared call on a map in B H W C memory; None without one."""

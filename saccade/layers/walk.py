@@ -111,13 +111,14 @@ def _laid_out(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
+def computes(module: nn.Module) -> bool:
+    """Whether it only computes, in eval mode, and nobody hooked it; its parts are not asked."""
+    known = as_built(module, _WALKABLE) or built(module)
+    return known and (not module.training or type(module) is nn.ModuleList)  # which has no mode
+
+
 def _plain(net: nn.Module) -> bool:
-    """Whether all modules only compute, in eval mode, and nobody hooked them."""
-    return all(
-        (as_built(module, _WALKABLE) or built(module))
-        and (not module.training or type(module) is nn.ModuleList)  # which has no mode
-        for module in net.modules()
-    )
+    return all(map(computes, net.modules()))
 
 
 def _make(x: Tensor, net: nn.Module, compute: Any, cast: bool) -> _Known | None:

@@ -149,11 +149,15 @@ class Backbone(nn.Module):
 
     def last(self, image: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
         """The input of a classifier: norm(last map)."""
-        maps = walked(image, self, Backbone._last_steps, "last")
+        maps = walked(image, self, Backbone._last, "last")
         return normed(self(image)[-1], self.norm) if maps is None else maps[0]
 
-    def _last_steps(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
-        return [normed(self.steps(x)[-1], self.norm)]
+    def last_steps(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        """The same of an image that `door` has prepared, module by module."""
+        return normed(self.steps(x)[-1], self.norm)
+
+    def _last(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        return [self.last_steps(x)]
 
     def steps(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
         """The maps of an image that `door` has prepared, computed module by module."""

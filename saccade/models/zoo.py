@@ -24,7 +24,9 @@ from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from saccade import outside, weights
+from saccade.layers.head import classified
 from saccade.layers.ready import normed
+from saccade.layers.walk import walkable, walked
 from saccade.models import linglo, qna, sasa
 from saccade.models.backbone import Backbone, Door, Stage
 from saccade.models.card import as_trained
@@ -52,6 +54,7 @@ for _family in FAMILIES.values():
         register_notrace_module(_leaf)
 
 
+@walkable
 class Classifier(Face, nn.Module):
     """A backbone with a pooled linear head, speaking timm's protocol."""
 
@@ -125,10 +128,25 @@ class Classifier(Face, nn.Module):
         return self.backbone.last(x)
 
     def forward_head(self, x: Float[Tensor, "B D h w"], pre_logits: bool = False) -> Tensor:
-        return self.head(x, pre_logits=pre_logits)
+        return self.head(x, pre_logits=True) if pre_logits else classified(x, self.head)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Tensor:
+        if type(x) is Tensor and not torch.compiler.is_compiling() and self._as_written():
+            logits = walked(x, self, Classifier._logits, "logits")
+            if logits is not None:
+                return logits[0]
         return self.forward_head(self.forward_features(x))
+
+    def _logits(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
+        """What `forward` computes of an image that has been looked at, without its other ways."""
+        return [classified(self.backbone.last_steps(x), self.head)]
+
+    def _as_written(self) -> bool:
+        """Whether nobody put other functions in the place of those that `forward` calls."""
+        own, parts = self.__dict__, self.backbone.__dict__
+        here = Classifier.forward_features, Classifier.forward_head, type(self.backbone).last
+        replaced = "forward_features" in own or "forward_head" in own or "last" in parts
+        return here == _WAYS and not replaced
 
     def forward_intermediates(
         self,
@@ -205,6 +223,9 @@ class Classifier(Face, nn.Module):
             for path, module in self.named_modules()
             for name in getattr(module, "undecayed", ())
         }
+
+
+_WAYS = Classifier.forward_features, Classifier.forward_head, Backbone.last
 
 
 def _listed(indices: int | list[int] | tuple[int, ...] | None) -> int | list[int] | None:

@@ -24,6 +24,7 @@ from saccade.ops.native.call import (
     Map,
     Qna,
     Sasa,
+    Summary,
     Windows,
     fresh,
     half,
@@ -63,6 +64,26 @@ class PixelProduct:
         call.skip = pointer(skip)
         run("saccade_linear_forward", call)
         return out
+
+
+class MeanProduct:
+    """W (mean over pixels of x) + b: the means are those under a softmax of equal logits."""
+
+    def __init__(self, product: PixelProduct):
+        self.product = product
+        zeros = torch.zeros(1, product.inputs)
+        self.ask = FromWeights([zeros], lambda _: (zeros,), Memory())
+
+    def takes(self, x: Float[Tensor, "B H W C"]) -> bool:
+        return x.numel() > 0 and x.shape[3] == self.product.inputs
+
+    def __call__(self, x: Float[Tensor, "B H W C"]) -> Float[Tensor, "B 1 1 D"]:
+        B, H, W, C = x.shape
+        (ask,), mean, lse = self.ask(None), fresh(x, B, 1, 1, C), fresh(x, B)
+        call = Summary(torch.get_num_threads(), B, H * W, C, 1)
+        call.x, call.ask, call.mean, call.lse = map(pointer, (x, ask, mean, lse))
+        run("saccade_summary_forward", call)
+        return self.product(mean)
 
 
 class ReadyConvolution:
