@@ -4,9 +4,9 @@ y = W (mean over pixels of x) + b
 """
 
 from timm.layers import ClassifierHead, SelectAdaptivePool2d
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from saccade.layers.ready import by_pixels
+from saccade.layers.ready import by_pixels, node
 from saccade.layers.untouched import passes, untouched
 from saccade.layers.walk import computes, walkable
 from saccade.ops.native.pixels import MeanProduct, PixelProduct
@@ -19,7 +19,9 @@ for _kind in (ClassifierHead, SelectAdaptivePool2d, nn.AdaptiveAvgPool2d, nn.Fla
 def classified(x: Tensor, head: nn.Module) -> Tensor:
     """head(x), of a map; in one call if it is timm's, with the mean of all pixels."""
     y = by_pixels(x, head, ready_head)
-    return head(x) if y is None else y.flatten(1)
+    if y is not None:
+        return y.flatten(1)
+    return node(classified, head(x), x, head) if isinstance(x, fx.Proxy) else head(x)
 
 
 def ready_head(x: Tensor, head: nn.Module) -> MeanProduct | None:

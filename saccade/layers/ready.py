@@ -127,7 +127,7 @@ def residual(
         if ready is not None and ready.takes(x):
             return ready(x)
     elif isinstance(x, fx.Proxy):
-        return _node(residual, x + drop(layer(norm(x))), x, norm, layer, drop)
+        return node(residual, x + drop(layer(norm(x))), x, norm, layer, drop)
     elif in_graph(x) and passes(drop) and untouched(x, layer):
         after = getattr(layer, "after", None)
         y = None if after is None else after(x, norm)
@@ -141,7 +141,7 @@ def normed(x: Float[Tensor, "B C H W"], norm: nn.Module) -> Float[Tensor, "B C H
     y = by_pixels(x, norm, _make_norm)
     if y is not None:
         return y
-    return _node(normed, norm(x), x, norm) if isinstance(x, fx.Proxy) else norm(x)
+    return node(normed, norm(x), x, norm) if isinstance(x, fx.Proxy) else norm(x)
 
 
 def whole(
@@ -151,7 +151,7 @@ def whole(
     y = by_pixels(x, layer, make)
     if y is not None:
         return y
-    return _node(_called, layer.steps(x), x, layer) if isinstance(x, fx.Proxy) else layer.steps(x)
+    return node(_called, layer.steps(x), x, layer) if isinstance(x, fx.Proxy) else layer.steps(x)
 
 
 def _called(x: Tensor, layer: nn.Module) -> Tensor:
@@ -175,7 +175,7 @@ def by_pixels(
     return ready(pixels).permute(0, 3, 1, 2)
 
 
-def _node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.Module) -> Any:
+def node(function: Callable[..., Any], y: fx.Proxy, x: fx.Proxy, *modules: nn.Module) -> Any:
     """One node, function(x, *modules), in the graph of an extractor of features.
 
     Whole models must give the same bits with such a graph and without. The nodes of y stay, so that
