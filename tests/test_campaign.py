@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tools.campaign import overrides, patience
+from saccade.engine.checkpoint import Checkpoints
+from saccade.engine.run import Run
+from tools.campaign import overrides, patience, runs
 from tools.campaign.__main__ import main
 from tools.campaign.ledger import Ledger, code_state
 from tools.campaign.verdict import Finding, attempted, flaw_of_text
@@ -105,6 +108,29 @@ def test_lines_tell_the_state_of_the_code(tmp_path):
     last = Ledger(tmp_path, 1).table(["kills"], {"kills": "kills"}).splitlines()
     assert last[-1] == "code before: kills 3"
     assert last[-2] == f"code {code_state()}: kills 3"
+
+
+def test_a_kill_that_costs_two_steps_is_a_finding(tmp_path):
+    """The judge of kills and ranks, on folders as a killed run leaves them."""
+    run = Run(tmp_path / "run", "", runs.RECIPES["classify"], "", ())
+    assert runs.check_standing(run.folder, 0) == 0, "killed before anything was written"
+    Checkpoints(run.folder).save({"step": 1}, 1, 0.5)
+    for step in (1, 2):
+        run.write({"step": step, "loss": 1.0}, "steps.jsonl")
+    assert runs.check_standing(run.folder, 1) == 1
+    with pytest.raises(Finding, match="there was a checkpoint of step 2"):
+        runs.check_standing(run.folder, 2)
+    run.write({"step": 3, "loss": 1.0}, "steps.jsonl")
+    with pytest.raises(Finding, match="step 3 was reached, the last checkpoint is of step 1"):
+        runs.check_standing(run.folder, 1)
+    other = tmp_path / "other"
+    shutil.copytree(run.folder, other)
+    for folder in (run.folder, other):
+        (folder / "model.safetensors").write_bytes(b"weights")
+    runs.check_equal(run.folder, other)
+    Run(other, "", run.recipe, "", ()).write({"step": 4, "loss": 1.0}, "steps.jsonl")
+    with pytest.raises(Finding, match=r"steps.jsonl differs"):
+        runs.check_equal(run.folder, other)
 
 
 @pytest.mark.parametrize(

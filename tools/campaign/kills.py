@@ -8,11 +8,11 @@ from tools.campaign.runs import RECIPES, Job, Plan, Yard, check_equal, check_sta
 from tools.campaign.verdict import Finding, Outcome
 
 CALLS = {"replace": 24, "fsync": 60, "open": 60}  # about as many as a run makes
-MOST = 8  # kills of one run
+MOST = 12  # kills of one run
 
 
 class Kills:
-    """Runs of three tasks; each is killed up to eight times and must end as if it never was.
+    """Runs of three tasks; each is killed up to twelve times and must end as if it never was.
 
     Half of the kills come at a random moment, half before or after a random one of the calls that
     write a file: its opening, its way to the disk, its new name.

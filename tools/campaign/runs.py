@@ -122,7 +122,7 @@ class Job:
 
     def __init__(self, log: Path, act: str, *words: Any, ranks: int = 1, plan: Plan | None = None):
         server = multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(["tools.campaign.runs", "saccade.report.write"])
+        server.set_forkserver_preload(["tools.campaign.warm"])
         self.words, self.logs, self.processes = [act, *map(str, words[-1:])], [], []
         with socket.socket() as free:
             free.bind(("localhost", 0))
@@ -176,7 +176,7 @@ class Job:
 
 def standing(out: Path) -> tuple[int, int, list[str]]:
     """The last step that was reported, that of the last whole checkpoint, and what is torn."""
-    steps = [line["step"] for line in Run.lines(_Folder(out), "steps.jsonl")]
+    steps = [line["step"] for line in lines_of(out, "steps.jsonl")]
     try:
         state, torn = Checkpoints(out).load()
     except FileNotFoundError:
@@ -188,11 +188,9 @@ def standing(out: Path) -> tuple[int, int, list[str]]:
     return max(steps, default=0), step, torn
 
 
-class _Folder:
-    """Enough of a run to read its lines, also where its recipe was not yet written."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
+def lines_of(out: Path, file: str) -> list[dict[str, Any]]:
+    """The lines of a run, also where its recipe was not yet written."""
+    return Run(out, "", RECIPES["classify"], "", ()).lines(file)
 
 
 def check_standing(out: Path, before: int) -> int:
@@ -210,7 +208,7 @@ def check_standing(out: Path, before: int) -> int:
 def check_equal(out: Path, unbroken: Path) -> None:
     """A run that was broken ends with the bits of one that was not."""
     for file in ("report.jsonl", "steps.jsonl"):
-        ours, theirs = (Run.lines(_Folder(place), file) for place in (out, unbroken))
+        ours, theirs = (lines_of(place, file) for place in (out, unbroken))
         difference = same(ours, theirs)
         if difference is not None:
             raise Finding(f"{file} differs from the unbroken run's: {difference}")
