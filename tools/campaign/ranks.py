@@ -22,16 +22,16 @@ class Ranks:
         return
 
     def trial(self, chance: random.Random, folder: Path) -> Outcome:
-        shard = chance.random() < 0.5
-        recipe, out = change(RECIPES["classify"], **{"loop.shard": shard}), folder / "run"
-        name = "sharded" if shard else "copied"
-        unbroken, seconds = self.yard.reference(name, "classify", recipe, ranks=2)
+        shard, task = chance.random() < 0.5, chance.choice(("classify", "tiny", "tiny"))
+        recipe, out = change(RECIPES[task], **{"loop.shard": shard}), folder / "run"
+        name = f"{task} {'sharded' if shard else 'copied'}"
+        unbroken, seconds = self.yard.reference(name, task, recipe, ranks=2)
         kills, saved, history, wanted = 0, 0, [], chance.randint(1, 3)
         while True:
             if (out / "recipe.json").exists():
                 job = Job(folder / "log", "resume", str(out), ranks=2)
             else:
-                words = recipe, str(self.yard.images("classify")), str(out)
+                words = recipe, str(self.yard.images(task)), str(out)
                 job = Job(folder / "log", "train", *words, ranks=2)
             if kills < wanted:
                 pause(chance, job, 0.9 * seconds)

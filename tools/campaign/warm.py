@@ -3,6 +3,7 @@
 A process that is forked from it trains from its first moment on, and ends by SIGKILL as any other.
 """
 
+import gc
 import importlib
 
 from PIL import Image
@@ -13,3 +14,4 @@ for name in (
 ):  # fmt: skip
     importlib.import_module(name)
 Image.init()
+gc.freeze()  # or each process would visit, and so copy, all that the server imported
