@@ -11,14 +11,17 @@ import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Any
 
 MAKE_ROOM = "make room, then try again"
 NO_LINKS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # not on every system
+NO_WAITING = getattr(os, "O_NONBLOCK", 0)  # for somebody to read a pipe
 NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | NO_LINKS
 NO_ROOM = "No space left on device"
+LONGEST = 200  # letters of a name that are shown
 BLOCK = 4096  # bytes that the smallest file takes
 WHOLE = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM}  # file systems without fsync
 
@@ -66,8 +69,10 @@ def write_json(path: str | Path, value: Any, cure: str = MAKE_ROOM) -> Path:
 def append(path: Path, text: str, cure: str = MAKE_ROOM) -> None:
     """Add to the end of a file; `sync` brings it to the disk."""
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINKS | NO_WAITING
         with open(os.open(path, flags, 0o666), "ab") as file:
+            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                raise OSError(errno.ENXIO, "")
             file.write(text.encode())
     except OSError as error:
         raise unwritten(path, error, cure) from error
@@ -120,14 +125,20 @@ def writing(path: str | Path, cure: str = MAKE_ROOM) -> Generator[None]:
         raise
 
 
-def full_disk(error: OSError) -> OSError:
-    """The sentence about an error that says only that some disk is full; others as they are."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT) or _is_told(error):
+def in_a_sentence(error: OSError) -> OSError:
+    """The sentence about an error of the system, such as "[Errno 36] ..."; others as they are."""
+    if error.errno is None or error.strerror is None or _is_told(error):
         return error
-    name = error.filename2 or error.filename
-    if name:
+    name, full = error.filename2 or error.filename, error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full and isinstance(name, str | bytes):
         return unwritten(Path(os.fsdecode(name)), error, MAKE_ROOM)
-    return OSError(f"the disk that the output goes to is full; {MAKE_ROOM}")
+    if full:
+        return OSError(f"the disk that the output goes to is full; {MAKE_ROOM}")
+    if not isinstance(name, str | bytes):
+        return OSError(f"the system refuses: {error.strerror}; try again, or another way")
+    text = os.fsdecode(name)
+    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return OSError(f"{shown!r} cannot be used: {error.strerror}; check the name and your rights")
 
 
 def _is_told(error: BaseException) -> bool:
@@ -151,6 +162,9 @@ def unwritten(path: Path, error: OSError, cure: str) -> OSError:
         why = "it would be larger than files may be here (ulimit -f)"
     elif error.errno == errno.ELOOP:
         why, cure = "it is a symbolic link", f"remove the link, then {cure.rpartition('then ')[2]}"
+    elif error.errno in (errno.ENXIO, errno.EISDIR):
+        why = "it is no ordinary file"
+        cure = f"remove it, then {cure.rpartition('then ')[2]}"
     elif error.errno == errno.ENOENT and not path.parent.exists():
         why = "its folder is gone"
         cure = "whoever moved or removed it may put it back, or begin again"

@@ -94,6 +94,34 @@ def test_an_output_on_a_full_disk(monkeypatch, capfd):
     assert said == "saccade: the disk that the output goes to is full; make room, then try again"
 
 
+def test_errors_of_the_system_are_told_in_a_sentence(capfd, tmp_path):
+    """Their own text begins with "[Errno 36]" and names no cure."""
+    for words in (
+        ["predict", "cat.jpg", "--model", "a" * 5000],
+        ["train", "quick", "--data", "a" * 5000, "--out", str(tmp_path / "run")],
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        said = capfd.readouterr().err.rpartition("saccade: ")[2]
+        assert "File name too long; check the name" in said
+        assert "Errno" not in said
+        assert len(said) < 600
+    sentence = OSError("cannot use 'x': it is no folder; name a folder")
+    assert files.in_a_sentence(sentence) is sentence
+
+
+def test_a_pipe_or_folder_in_the_place_of_lines_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder"):
+        with pytest.raises(OSError, match=f"{name}': it is no ordinary file; remove it, then try"):
+            files.append(tmp_path / name, "line", files.MAKE_ROOM)
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OSError, match="it is no ordinary file"):
+        files.append(tmp_path / "pipe", "line")
+    os.close(reader)
+
+
 def test_no_link_is_written_through(tmp_path):
     (tmp_path / "mine").write_text("mine")
     for name in ("x.part", "lines"):

@@ -15,7 +15,7 @@ import sys
 
 from saccade.cli.command import UsageError, parse
 from saccade.cli.commands import COMMANDS
-from saccade.files import full_disk
+from saccade.files import in_a_sentence
 
 __all__ = ["COMMANDS", "main"]
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except REFUSED as error:
-        _refuse(str(full_disk(error) if isinstance(error, OSError) else error), 1)
+        _refuse(str(in_a_sentence(error) if isinstance(error, OSError) else error), 1)
     except MemoryError:
         _refuse("this takes more memory than there is; take smaller images or batches", 1)
     except KeyboardInterrupt:

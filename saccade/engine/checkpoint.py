@@ -26,6 +26,7 @@ from saccade.models.pickled import RefusedPickleError
 from saccade.version import FORMATS, check_format
 
 NAME = re.compile(r"step-(\d{9,})(\.safetensors|\.pt)?")
+MOST = 10_000  # checkpoints of one run
 BROKEN = (DamagedFileError, RefusedPickleError, OSError)
 
 
@@ -309,6 +310,8 @@ def _read_index(path: Path) -> dict[str, Any]:
             raise DamagedFileError("is torn (it is no index)")
     if "check" in content and content["check"] != _check_of(plain):
         raise DamagedFileError("is torn (its checksum differs)")
+    if len(entries) > MOST:
+        raise DamagedFileError("is torn (it names more checkpoints than a run keeps)")
     for entry in entries:
         match entry:
             case {"step": int(step), "file": str(file), "sha256": str() | None, "score": score} if (

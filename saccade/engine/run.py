@@ -79,15 +79,22 @@ class Run:
                 f"{str(path)!r} is a link out of the run's folder; copy the file there"
             )
         try:
-            return cls.from_plain(folder, json.loads(path.read_bytes()))
-        except outside.NotImportedError:
-            raise
+            plain = json.loads(path.read_bytes())
         except RecursionError as error:
             raise ValueError(f"{str(path)!r} is no recipe that saccade wrote (too deep)") from error
+        except ValueError as error:
+            raise _no_recipe(path, error) from error
+        return cls.read(folder, plain, path)
+
+    @classmethod
+    def read(cls, folder: Path, plain: Any, source: Path) -> "Run":
+        """The run that a file describes; anything that saccade does not write is refused."""
+        try:
+            return cls.from_plain(folder, plain)
+        except outside.NotImportedError:
+            raise
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else error
-            why = " ".join(str(why).split())  # keys of the file may be of several lines
-            raise ValueError(f"{str(path)!r} is no recipe that saccade wrote ({why})") from error
+            raise _no_recipe(source, error) from error
 
     @classmethod
     def from_plain(cls, folder: Path, plain: dict[str, Any]) -> "Run":
@@ -183,6 +190,12 @@ class Run:
             return files.MAKE_ROOM  # there is nothing to resume
         last = "the last checkpoint is whole: " if begun else ""
         return f"{last}make room, then 'saccade resume {self.folder}'"
+
+
+def _no_recipe(path: Path, error: Exception) -> ValueError:
+    why = f"{error} is missing" if isinstance(error, KeyError) else error
+    why = " ".join(str(why).split())  # keys of the file may be of several lines
+    return ValueError(f"{str(path)!r} is no recipe that saccade wrote ({why})")
 
 
 def _as_begun(recipe: Recipe, began: dict[str, Any] | None) -> Recipe:

@@ -146,7 +146,8 @@ def _last(folder: str | Path) -> tuple[Run, dict[str, Any], str | None, list[str
         if last is None or "recipe" not in about:
             raise
         sentence = f"the recipe is taken from the checkpoint {last['file']}: {error}"
-        return Run.from_plain(Path(folder), about), about, whole, [sentence]
+        checkpoint = checkpoints.folder / last["file"]
+        return Run.read(Path(folder), about, checkpoint), about, whole, [sentence]
 
 
 @contextmanager

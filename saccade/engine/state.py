@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from saccade.engine import archive, distributed, former, shards
+from saccade.engine.alike import check_alike, check_optimiser
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.optim import Average
@@ -19,6 +20,9 @@ from saccade.engine.run import Run
 from saccade.models import pickled
 from saccade.models.saved import save
 from saccade.tasks.task import Task
+
+UNFIT = (LookupError, TypeError, AttributeError, RuntimeError)
+"""Errors of torch and timm over a state that is not theirs."""
 
 
 class TrainingState:
@@ -104,25 +108,32 @@ class TrainingState:
             )
         try:
             _fits(self.task, checkpoint["model"])
+            check_optimiser(self.optimiser, checkpoint["optim"])
+            if self.average is not None:
+                check_alike(self.average.state_dict(), checkpoint["average"], "average")
             self.task.load_state_dict(checkpoint["model"])
             self.optimiser.load_state_dict(checkpoint["optim"])
             if self.average is not None:
                 self.average.load_state_dict(checkpoint["average"])
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"resume: the checkpoint is of another recipe ({error})") from error
+        except UNFIT as error:
+            raise _other(error) from error
         return checkpoint, torn
 
     def _load_split(self, folder: Path) -> dict[str, Any]:
         kind = former if former.is_former(folder) else shards
-        tensors = shards.fill(self._tensors(), kind.leaves(folder))
-        set_state_dict(
-            self.task,
-            self.optimiser,
-            model_state_dict=tensors["model"],
-            optim_state_dict=tensors["optim"],
-        )
-        if self.average is not None:
-            self.average.load_state_dict(tensors["average"])
+        try:
+            tensors = shards.fill(self._tensors(), kind.leaves(folder))
+            check_alike(self._tensors(), tensors, "state")
+            set_state_dict(
+                self.task,
+                self.optimiser,
+                model_state_dict=tensors["model"],
+                optim_state_dict=tensors["optim"],
+            )
+            if self.average is not None:
+                self.average.load_state_dict(tensors["average"])
+        except UNFIT as error:
+            raise _other(error) from error
         return kind.rest(folder)
 
     def publish(
@@ -182,6 +193,11 @@ def weight_names(path: Path) -> set[str]:
         return set(pickled.load(path)["model"])
     kind = former if former.is_former(path) else shards
     return {str(leaf[1]) for leaf in kind.leaves(path) if leaf[0] == "model"}
+
+
+def _other(error: Exception) -> ValueError:
+    why = str(error).partition("\n")[0]
+    return ValueError(f"resume: the checkpoint is of another recipe ({why})")
 
 
 def _fits(task: Task, tensors: dict[str, torch.Tensor]) -> None:

@@ -21,12 +21,13 @@ from saccade import tasks
 from saccade.data.datasets import Splits
 from saccade.data.loader import Batch
 from saccade.engine import distributed, examples, make
+from saccade.engine.alike import check_alike
 from saccade.engine.checkpoint import Checkpoints
 from saccade.engine.distributed import Group
 from saccade.engine.evaluate import Stopped, evaluate, precision
 from saccade.engine.optim import average, length, optimiser, schedule
 from saccade.engine.run import Run
-from saccade.engine.state import TrainingState
+from saccade.engine.state import UNFIT, TrainingState
 from saccade.engine.watch import Watcher
 from saccade.models.describe import timm_config
 from saccade.tasks.task import Metric, Task
@@ -302,12 +303,18 @@ class Training:
                 isinstance(n, int | float) for n in (self.seconds, self.cpu, self.best or 0.0)
             ):
                 raise TypeError("its seconds or its best figure are no numbers")
+            own = self.schedule.state_dict()
+            check_alike(own, state["schedule"], "schedule")
+            check_alike(self.scaler.state_dict(), state["scaler"], "scaler")
+            check_alike(rng(), state["rng"], "random numbers")
+            if not all(isinstance(text, str) for pair in state["bad"].items() for text in pair):
+                raise TypeError("its list of unreadable images is none")
             self.scaler.load_state_dict(state["scaler"])
-            self.schedule.load_state_dict(state["schedule"])
+            self.schedule.load_state_dict({k: v for k, v in state["schedule"].items() if k in own})
             self.train.bad.update(state["bad"])
-            self.evaluation_due = state.get("owed", False)
+            self.evaluation_due = bool(state.get("owed", False))
             set_rng(state["rng"])
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except (*UNFIT, ValueError, OverflowError) as error:
             raise ValueError(
                 f"resume: the checkpoint of step {self.step} lacks what saccade writes ({error})"
             ) from error

@@ -140,7 +140,8 @@ def architecture(model: str | Path) -> str | None:
             return None
         with safe_open(source, "pt") as file:
             about = (file.metadata() or {}).get("saccade")
-        return None if about is None else _header(about, str(source))[0].get("name")
+        name = None if about is None else _header(about, str(source))[0].get("name")
+        return name if isinstance(name, str) else None
     except (OSError, ValueError, SafetensorError):
         return None
 

@@ -91,7 +91,9 @@ def test_a_torn_index_stands_in_nobodys_way(tmp_path):
     for step, score in [(1, 30.0), (2, 20.0), (3, 10.0)]:
         store.save(state(step), step, score)
     whole = (store.folder / "index.json").read_text()
-    for text in ("{", "", "[]", '{"entries": 3}', whole.replace("30.0", "3.0"), "[" * 10**5):
+    many = json.dumps({"entries": json.loads(whole)["entries"] * 10_000, "best": None})
+    texts = ("{", "", "[]", '{"entries": 3}', whole.replace("30.0", "3.0"), "[" * 10**5, many)
+    for text in texts:
         (store.folder / "index.json").write_text(text)
         latest, sentences = store.load()
         assert latest["step"] == 3

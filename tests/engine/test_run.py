@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -56,6 +57,19 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     (run.folder / "steps.jsonl").symlink_to("/dev/full")
     with pytest.raises(OSError, match=r"steps\.jsonl.*is full; make room, then 'saccade resume"):
         run.write({"step": 1}, "steps.jsonl")
+
+
+@pytest.mark.parametrize(
+    "change_of",
+    [{"recipe": None}, {"recipe": 7}, {"classes": None}, {"stated": "x"}, {"stated": 0.5},
+     {"name": ["a"]}, {"recipe": {"model": []}}],
+)  # fmt: skip
+def test_a_description_that_saccade_does_not_write_is_refused(tmp_path, change_of):
+    """It is read from recipe.json, or where that is lost from the last checkpoint."""
+    run = new_run(tmp_path / "run")
+    with pytest.raises(ValueError, match=r"'checkpoint' is no recipe that saccade wrote \(.+\)"):
+        Run.read(run.folder, {**run.plain(), **change_of}, Path("checkpoint"))
+    assert Run.read(run.folder, run.plain(), Path("checkpoint")) == run
 
 
 @pytest.mark.parametrize(("options", "old"), [({}, "zero"), ({"border": "mask"}, "mask")])

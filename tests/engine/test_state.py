@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from saccade.engine import make
@@ -31,6 +32,20 @@ def test_a_checkpoint_fills_another_process(tmp_path):
     assert (state["step"], state["best"], torn) == (7, 3.0, [])
     for mine, theirs in zip(one, other, strict=True):
         assert same(mine.state_dict(), theirs.state_dict()) is None
+
+
+def test_a_checkpoint_with_a_right_checksum_and_wrong_sums_is_refused(tmp_path):
+    """Its optimiser would read memory that is none of its own."""
+    one, other = trained_state(0), trained_state(1)
+    store = Checkpoints(tmp_path)
+    state = one[1].state_dict()["state"]
+    state[next(iter(state))]["exp_avg"] = torch.zeros(1, 1)
+    TrainingState(*one, split=False).save(store, {}, 7, None, Group())
+    before = [value.clone() for value in other[0].state_dict().values()]
+    with pytest.raises(ValueError, match=r"another recipe .*exp_avg' of parameter 0 do not fit"):
+        TrainingState(*other, split=False).load(store, Group())
+    after = other[0].state_dict().values()
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_what_is_published_is_the_network_with_its_names(tmp_path):

@@ -37,6 +37,14 @@ def test_overrides_reset_classifier_and_fusing_survive(tmp_path):
     assert again.num_classes == 3
 
 
+@pytest.mark.parametrize("name", [[1] * 50, {"a": 1}, 7, None])
+def test_a_name_that_is_no_text_begins_no_training(tmp_path, name):
+    """A stranger's header says of which network its weights are."""
+    about = {"format": 1, "model": {"name": name}, "notes": {}}
+    save_file({"w": torch.ones(1)}, tmp_path / "m.safetensors", {"saccade": json.dumps(about)})
+    assert saved.architecture(tmp_path / "m.safetensors") is None
+
+
 def test_equal_models_are_equal_files(tmp_path):
     model = saccade.build("linglo_nano", num_classes=2)
     files = [saccade.save(model, tmp_path / str(i), classes=["é", '"\\n']) for i in range(12)]

@@ -4,7 +4,8 @@ import random
 import signal
 from pathlib import Path
 
-from tools.campaign.runs import RECIPES, WEIGHTS, Job, Plan, Yard, check_equal, check_standing, pause
+from tools.campaign import runs
+from tools.campaign.runs import RECIPES, Job, Plan, Yard, check_equal, check_standing, pause
 from tools.campaign.verdict import Finding, Outcome
 
 CALLS = {"replace": 24, "fsync": 60, "open": 60}  # about as many as a run makes
@@ -12,7 +13,9 @@ MOST = 12  # kills of one run
 
 
 class Kills:
-    """Runs of three tasks and of a tiny network; each is killed up to twelve times and must end as if it never was.
+    """Runs of three tasks, most of a tiny network, each killed up to twelve times.
+
+    In the end there must be no trace of that.
 
     Half of the kills come at a random moment, half before or after a random one of the calls that
     write a file: its opening, its way to the disk, its new name.
@@ -25,7 +28,7 @@ class Kills:
         return
 
     def trial(self, chance: random.Random, folder: Path) -> Outcome:
-        task = chance.choices(list(RECIPES), WEIGHTS)[0]
+        task = chance.choices(list(RECIPES), runs.WEIGHTS)[0]
         recipe, out = RECIPES[task], folder / "run"
         unbroken, seconds = self.yard.reference(task, task, recipe)
         kills, saved, history = 0, 0, []
