@@ -9,11 +9,12 @@ from saccade.recipes.recipe import change
 from tools.campaign.runs import RECIPES, Job, Yard, check_equal, check_standing, pause
 from tools.campaign.verdict import Finding, Outcome, check_end
 
+MOST = 6  # kills of one run
 LAUNCHER = 30  # seconds after which a launcher would end the others itself
 
 
 class Ranks:
-    """Runs over gloo, copied and sharded, up to three kills each."""
+    """Runs over gloo, copied and sharded, up to six kills each."""
 
     def __init__(self, place: Path):
         self.yard = Yard(place)
@@ -22,11 +23,11 @@ class Ranks:
         return
 
     def trial(self, chance: random.Random, folder: Path) -> Outcome:
-        shard, task = chance.random() < 0.5, chance.choice(("classify", "tiny", "tiny"))
+        shard, task = chance.random() < 0.3, chance.choice(("classify", "tiny", "tiny"))
         recipe, out = change(RECIPES[task], **{"loop.shard": shard}), folder / "run"
         name = f"{task} {'sharded' if shard else 'copied'}"
         unbroken, seconds = self.yard.reference(name, task, recipe, ranks=2)
-        kills, saved, history, wanted = 0, 0, [], chance.randint(1, 3)
+        kills, saved, history, wanted = 0, 0, [], chance.randint(1, MOST)
         while True:
             if (out / "recipe.json").exists():
                 job = Job(folder / "log", "resume", str(out), ranks=2)
