@@ -137,8 +137,8 @@ def in_a_sentence(error: OSError) -> OSError:
     if not isinstance(name, str | bytes):
         return OSError(f"the system refuses: {error.strerror}; try again, or another way")
     text = os.fsdecode(name)
-    shown = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-    return OSError(f"{shown!r} cannot be used: {error.strerror}; check the name and your rights")
+    path = text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+    return OSError(f"{path!r} cannot be used: {error.strerror}; check the name and your rights")
 
 
 def _is_told(error: BaseException) -> bool:

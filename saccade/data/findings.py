@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 Findings = dict[str, list[str]]
 """Lines, one for each case, by their kind; the kind says what was done."""
+LONGEST = 300  # letters of an example
 NO_FILES = "entries that are no files: FIFOs, devices, sockets or closed folders (left out)"
 
 
@@ -15,9 +16,13 @@ def note(findings: Findings, kind: str, line: str) -> None:
 def sentences_about(findings: Findings, what: str) -> list[str]:
     """One sentence for each kind of finding: how many there are, and an example."""
     return [
-        f"{what}{': ' if what else ''}{len(lines)} {kind}, such as {lines[0]}"
+        f"{what}{': ' if what else ''}{len(lines)} {kind}, such as {_short(lines[0])}"
         for kind, lines in findings.items()
     ]
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
 
 
 def no_files(others: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from saccade.engine.train import Report, Training
 from saccade.engine.watch import Silent, Watcher
 from saccade.layers.branches import fit_norms
 from saccade.models import describe
-from saccade.models.saved import load
+from saccade.models.saved import control, load
 from saccade.recipes.disk import read_group
 from saccade.recipes.group import path_fields
 from saccade.recipes.recipe import Data, Recipe, change
@@ -180,6 +180,11 @@ def images_of(run: Run) -> Splits:
 
 def _images(recipe: Recipe, data: str) -> Splits:
     splits = tasks.of(recipe).find(data, recipe.data, recipe.loop.seed)
+    for name in splits.classes:
+        if control(name):
+            raise ValueError(
+                f"{data!r}: the class {name[:60]!r} has characters that steer a terminal; rename it"
+            )
     return fewer(splits, recipe.data.share)
 
 

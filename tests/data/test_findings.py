@@ -16,3 +16,9 @@ def test_what_is_no_file():
     (sentence,) = no_files(["pipe.png", "other.png"])
     assert sentence.startswith("2 entries that are no files: FIFOs")
     assert sentence.endswith("such as 'pipe.png'")
+
+
+def test_an_example_of_thousands_of_letters_is_cut():
+    (sentence,) = sentences_about({"lines that are no numbers": ["9" * 6000]}, "YOLO")
+    assert sentence.startswith("YOLO: 1 lines that are no numbers, such as 999")
+    assert len(sentence) < 400

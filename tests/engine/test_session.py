@@ -106,6 +106,16 @@ def test_a_refused_run_can_be_asked_for_again(data, tmp_path):
     assert Checkpoints(out).entry() is not None
 
 
+def test_a_class_that_steers_a_terminal_begins_no_run(tmp_path):
+    """Its run could not be resumed, and its model not be loaded."""
+    root = folder(tmp_path / "colours", train=1, val=1)
+    for split in ("train", "val"):
+        (root / split / "red").rename(root / split / "re\x1b[2Jd")
+    with pytest.raises(ValueError, match=r"the class 're\\x1b\[2Jd' has characters that steer"):
+        fit(PLAIN, root, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_needs_its_own_classes_to_go_on(run, data, tmp_path):
     moved = tmp_path / "data"
     shutil.copytree(data, moved)

@@ -79,7 +79,8 @@ def _yaml(path: Path) -> dict[Any, Any]:
     try:
         content: Any = yaml.safe_load(text(path))
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also of dates and numbers
-        why = str(error).partition("\n")[0]
+        deep = isinstance(error, RecursionError)
+        why = "its lists lie too deep" if deep else str(error).partition("\n")[0]
         raise ValueError(f"convert: {str(path)!r} is no yaml: {why}") from error
     return content if isinstance(content, dict) else {}
 

@@ -404,7 +404,7 @@ def test_names_by_number_or_word(yolo, tmp_path):
         (b"names: &a [*a]", r"names must be words"),
         (b"names: [dog, 2020-13-45]", r"data.yaml' is no yaml: month must be"),
         (b"names: [" + b"9" * 5000 + b"]", r"data.yaml' is no yaml: Exceeds the limit"),
-        (b"names: " + b"[" * 5000, r"data.yaml' is no yaml"),
+        (b"names: " + b"[" * 5000, r"data.yaml' is no yaml: its lists lie too deep"),
         (b"names: [h\xfcnd]", r"data.yaml' is no UTF-8 text"),
     ],
 )
