@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from saccade.data import boxes, datasets, masks
-from saccade.data.convert import convert
+from saccade.data.convert.run import convert
 from saccade.data.picture import Unreadable
 from saccade.recipes.recipe import Data
 from tests.data import scenes
