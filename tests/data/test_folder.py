@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from saccade.data import boxes, datasets, masks, unlabelled
-from saccade.data.convert import convert
+from saccade.data.convert.run import convert
 from saccade.data.folder import Inside, contents, text
 from saccade.data.images import Unreadable
 from saccade.infer.files import paths_of
