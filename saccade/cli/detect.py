@@ -13,8 +13,9 @@ from saccade.files import write, write_json
 
 
 def detect(
-    files: Pictures,
+    files: Pictures | None = None,
     *,
+    source: Annotated[int, Value("CAMERA")] | None = None,
     model: ModelName | None = None,
     out: Annotated[Path, Value("FOLDER", "files")] = Path("detected"),
     score: float = 0.3,
@@ -23,19 +24,27 @@ def detect(
     tta: bool = False,
     save_txt: bool = False,
     crops: bool = False,
+    track: bool = False,
+    watch: bool = False,
+    most: Count | None = None,
     json: bool = False,
     device: Device | None = None,
 ) -> None:
-    """Find objects in pictures: boxes drawn onto copies, and a COCO result file.
+    """Find objects in pictures and videos: boxes drawn onto copies, and a file of results.
+
+    Of a video or a camera: OUT/NAME.mp4 with the boxes drawn, NAME.jsonl with a line a frame, and
+    with --track NAME.txt as MOT challenges have it.
 
     Examples:
         saccade detect photos/ --model runs/detect
         saccade detect frames/ --score 0.5 --json > results.json
         saccade detect photos/ --save-txt --crops
+        saccade detect clip.mp4 --model runs/detect --track
+        saccade detect --source 0 --model runs/detect
 
     Args:
-        files: pictures, folders of pictures (frames of a video), patterns in quotes, or - for a
-            list on stdin
+        files: pictures, folders of pictures, patterns in quotes, videos, or - for a list on stdin
+        source: a camera by its number, instead of files; ends by Ctrl-C or --most
         model: a run's folder or a saved model; the newest detector of runs/ if left out
         out: where the drawn pictures and results.json are written
         score: how sure the model must be of a box, 0 to 1
@@ -44,10 +53,15 @@ def detect(
         tta: put every picture through the model six times: three sizes, each mirrored too
         save_txt: write YOLO's lines too, labels/NAME.txt: class cx cy w h, and classes.txt
         crops: write each object too, cut out: crops/CLASS/NAME-1.png
+        track: number the objects of a video from frame to frame
+        watch: look into one folder for new pictures, until Ctrl-C or --most
+        most: end after so many frames, or pictures that are watched for
         json: print the results instead, and draw nothing
         device: the best there is if left out
     """
     from saccade.cli.learn import newest_or_own
+    from saccade.cli.video import detect_in, videos
+    from saccade.infer.arrivals import arrivals
     from saccade.infer.batches import in_background
     from saccade.infer.detect import Detector, Numbers
     from saccade.infer.files import paths_of
@@ -59,11 +73,25 @@ def detect(
         raise ValueError(
             "detect: --json prints and writes nothing; leave out --json, or --save-txt and --crops"
         )
-    paths = paths_of(files, "detect", out)
-    detector, numbers = (
-        Detector(model or newest_or_own("detect"), device, tta),
-        Numbers(annotations),
-    )
+    clips = videos(files, source, "detect")
+    if clips and (save_txt or crops or watch or annotations):
+        raise ValueError(
+            "detect: --save-txt, --crops, --watch and --annotations are for pictures, not videos"
+        )
+    if track and not clips:
+        raise ValueError("detect: --track is for a video or --source; leave it off for pictures")
+    words = list(files or ())
+    paths = [] if clips or watch else paths_of(words, "detect", out)
+    if watch and len(words) != 1:
+        raise ValueError(f"detect: --watch takes one folder, got {len(words)} words")
+    if most is not None and (most < 1 or not (clips or watch)):
+        raise ValueError("detect: --most is for videos, --source and --watch, and at least 1")
+    detector = Detector(model or newest_or_own("detect"), device, tta)
+    for clip in clips:
+        detect_in(clip, detector, out, score, batch, track, most, json)
+    if clips:
+        return
+    numbers = Numbers(annotations)
     sources, names_in_use = {path.resolve() for path in paths}, set()
     results: list[dict[str, Any]] = []
     names: dict[int, str] = {}
@@ -71,7 +99,9 @@ def detect(
 
     def recorded() -> Iterator[tuple[Any, Path]]:
         """Each picture that could be read, once its results are noted."""
-        for place, objects in enumerate(detector.over(paths, score, batch), 1):
+        parts = arrivals(words[0], out, most) if watch else [paths]
+        every = (one for part in parts for one in detector.over(part, score, batch))
+        for place, objects in enumerate(every, 1):
             if objects.boxes is None:
                 unread.note(str(objects.path), objects.error)
                 continue

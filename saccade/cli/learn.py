@@ -16,6 +16,10 @@ from saccade.files import write
 
 RunFolder = Annotated[Path, Value("RUN", "models")]
 RecipeName = Annotated[str, Value("RECIPE", "recipes")]
+Logger = Annotated[
+    Literal["tensorboard", "wandb", "mlflow"],
+    Value("tensorboard|wandb|mlflow", bare="tensorboard"),
+]
 COMPARED = Path("compare.png")
 
 
@@ -82,7 +86,7 @@ def train(
     out: Folder | None = None,
     set: Annotated[list[str], Value("KEY=VALUE", "settings")] = [],  # noqa: B006  (never changed)
     device: Device | None = None,
-    log: bool = False,
+    log: Logger | None = None,
     json: bool = False,
 ) -> None:
     """Train a model by a recipe on your images.
@@ -110,7 +114,8 @@ def train(
         out: the run's folder; runs/RECIPE and a number if left out
         set: any other part of the recipe, such as optim.weight_decay=0.1 loop.precision=bf16
         device: the best there is if left out
-        log: write scalars for TensorBoard into the run's folder
+        log: write the course for TensorBoard into the run's folder, or for W&B or MLflow by
+            their own packages; tensorboard if nothing follows
         json: print JSON at the end: the figures of every evaluation
     """
     from saccade.engine.plan import free_folder, plan
@@ -141,7 +146,7 @@ def resume(
     force: bool = False,
     trust: bool = False,
     device: Device | None = None,
-    log: bool = False,
+    log: Logger | None = None,
     json: bool = False,
 ) -> None:
     """Go on with a run that was stopped or killed.
@@ -157,13 +162,14 @@ def resume(
         trust: open and fetch what its recipe names beside the run, such as a teacher; for runs of
             your own
         device: the best there is if left out
-        log: write scalars for TensorBoard into the run's folder
+        log: write the course for TensorBoard into the run's folder, or for W&B or MLflow by
+            their own packages; tensorboard if nothing follows
         json: print JSON at the end: the figures of every evaluation
     """
     from saccade.engine import session
     from saccade.report.write import Reporter
 
-    watch = watcher(log or (run / "tensorboard").is_dir())
+    watch = watcher(log or ("tensorboard" if (run / "tensorboard").is_dir() else None))
     with stoppable(run):
         session.resume(
             run, data, force=force, trust=trust, watch=watch, report=Reporter(), device=device
@@ -360,13 +366,15 @@ def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any
 # -- around a run ---------------------------------------------------------------------------
 
 
-def watcher(log: bool):
-    """What shows a run's progress: the screen, and TensorBoard's files if `log`."""
+def watcher(log: str | None):
+    """What shows a run's progress: the screen, and the files or service that `log` names."""
     from saccade.engine.watch import Several
     from saccade.report.progress import Screen
     from saccade.report.tensorboard import Log
+    from saccade.report.trackers import MLflow, Wandb
 
-    others = [Log()] if log else []
+    loggers = {"tensorboard": Log, "wandb": Wandb, "mlflow": MLflow}
+    others = [loggers[log]()] if log else []
     return lambda: Several(Screen(console(stderr=True)), *others)
 
 

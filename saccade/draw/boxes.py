@@ -15,7 +15,11 @@ DARK = ("#f0e442", "#e69f00", "#56b4e9")  # colours on which letters are black
 
 
 def draw_boxes(
-    photo: Image.Image, boxes: Any, classes: Sequence[str], faults: Sequence[str] = ()
+    photo: Image.Image,
+    boxes: Any,
+    classes: Sequence[str],
+    faults: Sequence[str] = (),
+    numbers: Sequence[int] = (),
 ) -> Image.Image:
     """The picture with a frame and a label for each box; the surest lies on top.
 
@@ -26,6 +30,8 @@ def draw_boxes(
         classes: the names that labels stand for
         faults: for each box a word about what is wrong with it, empty if nothing is; none at all
             if nobody knows. Faulty boxes have a colour of their own
+        numbers: for each box that of its track, 0 while it has none, which then gives the colour;
+            none at all without tracks
     """
     sheet = _shaded(photo, boxes, faults)
     pen = ImageDraw.Draw(sheet)
@@ -34,13 +40,14 @@ def draw_boxes(
     font = ImageFont.load_default(size=max(11, round(short / 28)))
     scores = [None] * len(boxes.boxes) if boxes.scores is None else boxes.scores.tolist()
     words = list(faults) or [""] * len(scores)
-    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), scores, words, strict=True)
-    for (x0, y0, x1, y1), label, score, word in reversed(list(rows)):
-        colour = FAULT if word else COLOURS[label % len(COLOURS)]
+    tracks = list(numbers) or [0] * len(scores)
+    rows = zip(boxes.boxes.tolist(), boxes.labels.tolist(), scores, words, tracks, strict=True)
+    for (x0, y0, x1, y1), label, score, word, track in reversed(list(rows)):
+        colour = FAULT if word else COLOURS[(track or label) % len(COLOURS)]
         frame = x0, y0, max(x1, x0 + 1), max(y1, y0 + 1)
         pen.rectangle(frame, outline=colour, width=width)
         text = classes[label] if score is None else f"{classes[label]} {100 * score:.0f}%"
-        text = f"{word}: {text}" if word else text
+        text = f"{word}: {text}" if word else f"#{track} {text}" if track else text
         _label(pen, text, x0, y0, colour, font, sheet.size)
     return sheet
 

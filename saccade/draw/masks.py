@@ -15,16 +15,24 @@ def overlay(
 ) -> Image.Image:
     """The picture under its regions' colours, lines between them, and a legend at its right."""
     colours = palette(len(classes))
-    blended = (1 - BLEND) * np.asarray(photo, np.float32) + BLEND * colours[labels]
-    blended[_borders(labels)] = PAPER
     counts = np.bincount(labels.ravel(), minlength=len(classes))
     order = [int(i) for i in np.argsort(-counts, kind="stable") if counts[i]]
     lines = [(classes[i], counts[i] / labels.size, tuple(map(int, colours[i]))) for i in order]
     legend = _legend(lines, photo.height)
     sheet = Image.new("RGB", (photo.width + legend.width, max(photo.height, legend.height)), PAPER)
-    sheet.paste(Image.fromarray(blended.round().astype(np.uint8)), (0, 0))
+    sheet.paste(tinted(photo, labels, classes), (0, 0))
     sheet.paste(legend, (photo.width, 0))
     return sheet
+
+
+def tinted(
+    photo: Image.Image, labels: Integer[np.ndarray, "H W"], classes: list[str]
+) -> Image.Image:
+    """The picture under its regions' colours and lines between them, of the same size."""
+    colours = palette(len(classes))
+    blended = (1 - BLEND) * np.asarray(photo, np.float32) + BLEND * colours[labels]
+    blended[_borders(labels)] = PAPER
+    return Image.fromarray(blended.round().astype(np.uint8))
 
 
 def _borders(labels: Integer[np.ndarray, "H W"]) -> np.ndarray:

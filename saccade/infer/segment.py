@@ -19,6 +19,7 @@ from saccade.draw.masks import overlay
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
 from saccade.files import writing
+from saccade.infer.arrivals import arrivals
 from saccade.infer.batches import COMPRESSION, Answer, in_background, predictions
 from saccade.infer.files import free, paths_of
 
@@ -37,6 +38,42 @@ class Segmented:
     """Its height and width as the model's input."""
 
 
+class Segmenter:
+    """A trained segmenter, ready for pictures.
+
+    Args:
+        model: a run's folder or a saved model
+        device: cpu or cuda; the best there is if None
+        window: cut each resized picture into overlapping windows of this side
+        short: resize pictures to this short side; as in the model's evaluation if None
+        tta: look at several views of every picture
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        device: str | None = None,
+        window: int | None = None,
+        short: int | None = None,
+        tta: bool = False,
+    ):
+        self.device = torch.device(choose_device(device))
+        loaded = session.opened(model, self.device, "segment")
+        self.task: Any = loaded.task
+        if window is not None:
+            if window < 64:
+                raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
+            self.task.window = window
+        if tta:
+            self.task = loaded.definition.viewing(self.task)
+        test = loaded.test
+        if short is not None:
+            if short < 32:
+                raise ValueError(f"segment: a picture is shown at 32 pixels or more, got {short=}")
+            test = replace(test, short=short, long=round(short * test.long / test.short))
+        self.transform = loaded.transform(test)
+
+
 def segmented(
     files: Iterable[str],
     model: str | Path,
@@ -46,6 +83,8 @@ def segmented(
     short: int | None = None,
     batch: int = BATCH,
     tta: bool = False,
+    watch: bool = False,
+    most: int | None = None,
 ) -> Iterator[tuple[str, Segmented | str]]:
     """Segment pictures, and write an overlay and a mask for each.
 
@@ -58,26 +97,17 @@ def segmented(
         short: resize pictures to this short side; as in the model's evaluation if None
         batch: pictures that are read together
         tta: look at several views of every picture
+        watch: the only word of `files` is a folder, in which new pictures are waited for
+        most: of these, end after so many
 
     Yields:
         of each picture its path and what was written of it, or why it could not be read
     """
-    paths = paths_of(files, "segment", out)
-    where = torch.device(choose_device(device))
-    loaded = session.opened(model, where, "segment")
-    task: Any = loaded.task
-    if window is not None:
-        if window < 64:
-            raise ValueError(f"segment: a window is 64 pixels wide or more, got {window}")
-        task.window = window
-    if tta:
-        task = loaded.definition.viewing(task)
-    test = loaded.test
-    if short is not None:
-        if short < 32:
-            raise ValueError(f"segment: a picture is shown at 32 pixels or more, got {short=}")
-        test = replace(test, short=short, long=round(short * test.long / test.short))
-    transform = loaded.transform(test)
+    words = list(files)
+    paths = [] if watch else paths_of(words, "segment", out)
+    ready = Segmenter(model, device, window, short, tta)
+    task: Any = ready.task
+    parts = arrivals(words[0], out, most) if watch else [paths]
     out.mkdir(parents=True, exist_ok=True)
     here = [path.stem for path in paths if path.resolve().parent == out.resolve()]
     in_use = {
@@ -93,7 +123,11 @@ def segmented(
 
     def placed() -> Iterator[Answer]:
         """With names in the order of the pictures, whichever is written first."""
-        for answer in predictions(paths, task, transform, task.predict, where, batch):
+        for answer in (
+            one
+            for part in parts
+            for one in predictions(part, task, ready.transform, task.predict, ready.device, batch)
+        ):
             if answer.error:
                 yield answer
             else:

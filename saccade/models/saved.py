@@ -35,6 +35,8 @@ KINDS = {
     "rtdetr": "saccade.models.rtdetr",
     "mask_rcnn": "saccade.models.mask_rcnn",
     "semantic_fpn": "saccade.models.semantic_fpn",
+    "upernet": "saccade.models.upernet",
+    "mask2former": "saccade.models.mask2former",
     "autoencoder": "saccade.models.autoencoder",
     "upscaler": "saccade.models.upscaler",
 }

@@ -5,8 +5,11 @@ They may come from a stranger's run: what is not as saccade writes it is left ou
 
 import base64
 import contextlib
+import io
 import re
 from typing import Any, NamedTuple
+
+from PIL import Image
 
 BEYOND = 2**63
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -109,3 +112,10 @@ class Tables:
 def is_number(value: Any) -> bool:
     """Whether it can be computed with; JSON also has integers beyond all floats."""
     return type(value) is float or (type(value) is int and abs(value) < BEYOND)
+
+
+def opened(jpeg: str) -> Image.Image:
+    """A JPEG in base64 as a picture."""
+    photo = Image.open(io.BytesIO(base64.b64decode(jpeg)), formats=("JPEG",))
+    photo.load()
+    return photo

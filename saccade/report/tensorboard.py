@@ -1,10 +1,14 @@
-"""A run in TensorBoard: its losses, rates and figures as scalars."""
+"""A run in TensorBoard: its losses, rates and figures as scalars, the report's pictures."""
 
 from typing import Any
 
+import numpy as np
+
 from saccade import files
 from saccade.engine.run import Run
+from saccade.report.tables import Tables, opened
 
+PICTURES = 6  # of a kind
 POINTS = 100  # of the training loss in an epoch, as steps.jsonl keeps them
 
 
@@ -24,6 +28,7 @@ class Log:
             ) from error
         self._open = SummaryWriter
         self.writer: SummaryWriter | None = None
+        self.run: Run | None = None
         self.every = 1
 
     def began(self, run: Run, step: int, steps: int) -> None:
@@ -43,6 +48,7 @@ class Log:
         for line in run.lines():
             if line["step"] <= step:
                 self.evaluated(line, False)
+        self.run = run
 
     def stepped(self, step: int, terms: dict[str, float], rate: float, images: int) -> None:
         if (step - 1) % self.every == 0:
@@ -52,7 +58,18 @@ class Log:
         if self.writer is not None:
             for name, value in line["val"].items():
                 self.writer.add_scalar(f"val/{name}", value, line["step"])
+            if best and self.run is not None:
+                self._pictures(self.run, line["step"])
             self.writer.flush()
+
+    def _pictures(self, run: Run, step: int) -> None:
+        """Those of the report: the worst images, drawn boxes or regions beside the truth."""
+        for title, rows in Tables(run.known("tables.json")).examples.items():
+            for n, (_, jpeg) in enumerate(rows[:PICTURES], 1):
+                pixels = np.asarray(opened(jpeg).convert("RGB"))
+                name = f"{title.partition(':')[0]}/{n}"
+                assert self.writer is not None
+                self.writer.add_image(name, pixels, step, dataformats="HWC")
 
     def say(self, sentence: str) -> None: ...
 

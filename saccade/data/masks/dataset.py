@@ -63,6 +63,8 @@ class Masks(Images):
 
     warnings: tuple[str, ...] = ()
     """Faults of the set, in sentences."""
+    pixels: tuple[int, ...] = ()
+    """How many each class has in the masks that were looked at before a run."""
 
     def __init__(
         self,
@@ -145,7 +147,7 @@ def find(path: str, data: Data, seed: int = 0) -> Splits:
     about = in_words(place.resolve().name, train, val, final, len(legend.names))
     if len(legend.ids) == ADE20K and not _written_in(place):
         about += " (read as ADE20K, where 0 is no class; classes.json would say otherwise)"
-    notes = {"ids": legend.ids, "ignored": list(legend.ignored)}
+    notes = {"ids": legend.ids, "ignored": list(legend.ignored), "pixels": list(train.pixels)}
     return Splits(train, val, legend.names, about, warnings, notes, findings, final)
 
 
@@ -171,7 +173,9 @@ def _usable(images: Masks, findings: dict[str, list[str]], bad: float) -> tuple[
         )
     left_out = set(unusable)
     rest = [i for i in range(len(images)) if i not in left_out]
-    return (images.some(rest) if left_out else images), sentences
+    usable = images.some(rest) if left_out else images
+    usable.pixels = images.pixels
+    return usable, sentences
 
 
 def aligned(images: Masks, classes: list[str]) -> Masks:
@@ -350,6 +354,8 @@ class MaskFault(NamedTuple):
     misfit: str = ""
     unknown: tuple[tuple[int, int], ...] = ()
     """Ids that no class has, and of how many pixels."""
+    pixels: np.ndarray | int = 0
+    """Of each class; 0 where the mask cannot be used."""
 
 
 def _checked(masks: Masks, findings: dict[str, list[str]]) -> tuple[list[str], list[int]]:
@@ -358,6 +364,8 @@ def _checked(masks: Masks, findings: dict[str, list[str]]) -> tuple[list[str], l
     chosen = [i * len(masks) // count for i in range(count)]
     with ThreadPoolExecutor(4) as pool:
         looks = list(pool.map(lambda i: _look(masks, i), chosen))
+    total = np.zeros(len(masks.legend.ids), np.int64) + sum(one.pixels for one in looks)
+    masks.pixels = tuple(total.tolist())
     lists = {"unreadable mask": [], "another size": [], "unknown ids": []}
     ids: dict[int, int] = {}
     unusable = [i for i, one in zip(chosen, looks, strict=True) if one.broken or one.misfit]
@@ -409,7 +417,8 @@ def _look(masks: Masks, i: int) -> MaskFault:
         (W, H), (w, h) = ids.shape[::-1], size.upright
         misfit = f"mask {W} x {H}, image {w} x {h} pixels"
     counts = np.bincount(ids.ravel(), minlength=2**16)
+    pixels = 0 if misfit else counts[masks.legend.ids]
     meant = [i for i in masks.legend.ignored if 0 <= i < len(counts)]
     counts[[*masks.legend.ids, *meant, 255]] = 0
     unknown = np.flatnonzero(counts)
-    return MaskFault("", misfit, tuple((int(k), int(counts[k])) for k in unknown))
+    return MaskFault("", misfit, tuple((int(k), int(counts[k])) for k in unknown), pixels)

@@ -1,6 +1,9 @@
 """Segmentation: cross-entropy of every pixel, and evaluation in windows.
 
-    loss = - sum over labelled pixels of log softmax(logits)[class] / number of pixels
+    loss = - sum over labelled pixels of w_class log softmax(logits)[class] / number of pixels
+
+    w_k = (1 / share of class k among the training pixels) ^ balance, such that the mean over these
+          pixels is 1 and none is above 10; all are 1 where `balance` is 0
 
 Divided by all pixels, labelled or not, every labelled one weighs the same however a batch is cut
 into parts.
@@ -22,6 +25,9 @@ from saccade.tasks.segment.overlap import Overlap
 from saccade.tasks.segment.pixels import IGNORED, likeliest
 from saccade.tasks.task import Task, Terms
 
+MOST = 10.0  # weight of a class, in means
+ROUNDS = 20
+
 
 class SegmentTask(Task):
     """A segmenter with cross-entropy over the pixels that have a label.
@@ -29,9 +35,11 @@ class SegmentTask(Task):
     window   evaluate images in windows of this side instead of as a whole
     overlap  least share of a window that the next one covers too
     ids      the number of each class in masks on disk; 0, 1, ... if None
+    weights  of each class in the loss; 1 if None
     """
 
     best = "miou"
+    weights: Tensor | None
 
     def __init__(
         self,
@@ -40,12 +48,15 @@ class SegmentTask(Task):
         window: int | None = None,
         overlap: float = 0.5,
         ids: Sequence[int] | None = None,
+        weights: Sequence[float] | None = None,
     ):
         super().__init__()
         self.net = net
         self.classes = tuple(classes)
         self.window, self.overlap = window, overlap
         self.ids = list(range(len(self.classes))) if ids is None else list(ids)
+        shares = None if weights is None else torch.tensor(weights, dtype=torch.float32)
+        self.register_buffer("weights", shares, persistent=False)
 
     def forward(
         self, image: Float[Tensor, "B C H W"], size: Int64[Tensor, "B 2"] | None = None
@@ -113,10 +124,17 @@ class SegmentTask(Task):
         return sums / windows
 
     def loss(self, output: dict[str, Tensor], target: dict[str, Any]) -> Terms:
-        mask = target["mask"]
-        logits = raised(output["logits"].float(), STRIDE, mask.shape[1:])
-        total = F.cross_entropy(logits, mask.long(), ignore_index=IGNORED, reduction="sum")
-        return {"cross_entropy": total / mask.numel()}
+        return {"cross_entropy": self.cross_entropy(output["logits"], target["mask"])}
+
+    def cross_entropy(
+        self, logits: Float[Tensor, "B K h w"], mask: UInt8[Tensor, "B H W"]
+    ) -> Float[Tensor, ""]:
+        """Of logits at a quarter of the mask's size."""
+        logits = raised(logits.float(), STRIDE, mask.shape[1:])
+        total = F.cross_entropy(
+            logits, mask.long(), self.weights, ignore_index=IGNORED, reduction="sum"
+        )
+        return total / mask.numel()
 
     def predict(
         self, output: dict[str, Tensor], sizes: list[tuple[int, int]]
@@ -126,6 +144,19 @@ class SegmentTask(Task):
 
     def metric(self) -> Overlap:
         return Overlap(self.classes)
+
+
+def balanced(pixels: Sequence[int] | None, power: float) -> list[float] | None:
+    """Weights of classes by how many pixels each has, as at the top; None where all are 1."""
+    if not power or not pixels or not sum(pixels):
+        return None
+    shares = torch.tensor(pixels, dtype=torch.float64) / sum(pixels)
+    known = shares > 0
+    weights = torch.where(known, shares.clamp(min=1e-12) ** -power, 1.0)
+    for _ in range(ROUNDS):  # to cut the largest lowers the mean
+        weights = weights / (weights * shares).sum()
+        weights = weights.clamp(max=MOST)
+    return torch.where(known, weights, 1.0).tolist()
 
 
 def starts(length: int, window: int, overlap: float) -> list[int]:

@@ -47,7 +47,10 @@ def test_ids_may_have_gaps_and_zero_may_be_no_class(tmp_path):
     (place / "classes.json").rename(place / "semantic" / "classes.json")
     sets = find(str(place), Data())
     assert sets.classes == NAMES
-    assert sets.notes == {"ids": [1, 90, 200], "ignored": [0]}
+    assert {k: sets.notes[k] for k in ("ids", "ignored")} == {"ids": [1, 90, 200], "ignored": [0]}
+    masks = [sets.train.read(i)[1] for i in range(len(sets.train))]
+    counts = sum(np.bincount(mask.ravel(), minlength=256)[:3] for mask in masks)
+    assert sets.notes["pixels"] == counts.tolist()
     _, mask = sets.train.read(0)
     assert set(np.unique(mask)) == {0, 1, 2, IGNORED}
     assert (mask[0] == IGNORED).all()

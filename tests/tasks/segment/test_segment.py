@@ -15,7 +15,7 @@ from saccade.recipes.augment import Test
 from saccade.recipes.recipe import change
 from saccade.recipes.segment import MaskAugment, MaskTest, Segment
 from saccade.report.summary import Summary
-from saccade.tasks import segment
+from saccade.tasks.segment import network
 from saccade.tasks.segment.task import SegmentTask
 from tests.data.scenes import NAMES, folder
 from tests.engine import shared_runs
@@ -119,7 +119,7 @@ def test_its_words_belong_to_it():
         tasks.of(change(SEGMENT, test=Test()))
     with pytest.raises(ValueError, match="did you mean 'qna_nano'"):
         make.model(change(SEGMENT, model__name="qna_nan"), 3)
-    source = inspect.getsource(segment) + inspect.getsource(augment)
+    source = inspect.getsource(network) + inspect.getsource(augment)
     for group, name in (
         (Segment, "settings"), (MaskAugment, "augment"), (MaskTest, "test"),
     ):  # fmt: skip
