@@ -72,7 +72,7 @@ def study(
 
         with stoppable(folder, f"saccade study {name}"):
             elsewhere = run.train(
-                one, str(chosen), folder, numbers, before=before, watch=watcher(log=False),
+                one, str(chosen), folder, numbers, before=before, watch=watcher(None),
                 say=note, device=device,
             )  # fmt: skip
     results = run.collected(whole, str(chosen), folder, numbers, before)

@@ -145,11 +145,11 @@ SEGMENT_UPERNET = change(
 SEGMENT_MASK2FORMER = change(
     SEGMENT,
     about="""As `segment`, by Mask2Former: queries that each give a class and a mask.
-    pip install 'saccade[detection]'; saccade train segment_mask2former --data FOLDER --start RUN.
-    It learns slowly: begin with a trained backbone.""",
+    pip install 'saccade[detection]'; saccade train segment_mask2former --data FOLDER.
+    It learns slower than the others: give it a larger set, or more epochs.""",
+    model=Model(name="linglo_nano", drop_path=0.0),  # three maps of stride 4 and coarser
     task=Mask2Former(dim=64, queries=50, encoder=2, decoder=3, heads=4, hidden=256, points=4096),
-    optim__lr=5e-4,
-    optim__clip=0.1,
+    optim=Optim(name="adamw", lr=5e-4, weight_decay=0.05, clip=0.1),
 )
 
 RECIPES = {

@@ -5,12 +5,13 @@
     pictures                             of the best evaluation so far: those of the report
 
 Where results go, and whether they leave the machine, is for these packages' own settings to say
-(WANDB_MODE=offline, MLFLOW_TRACKING_URI). A run that goes on writes on under its number there, which
-RUN/wandb.json or RUN/mlflow.json keeps.
+(WANDB_MODE=offline, MLFLOW_TRACKING_URI). A run that goes on writes on under its number there,
+which RUN/wandb.json or RUN/mlflow.json keeps.
 """
 
 import re
 from abc import ABC, abstractmethod
+from importlib import import_module
 from typing import Any
 
 from PIL import Image
@@ -55,7 +56,9 @@ class Tracker(ABC):
                 if photos:
                     self.pictures(title.partition(":")[0], photos, line["step"])
 
-    def say(self, sentence: str) -> None: ...
+    def say(self, sentence: str) -> None:
+        """Sentences are for the screen."""
+        return
 
     def __enter__(self) -> "Tracker":
         return self
@@ -85,11 +88,7 @@ class Wandb(Tracker):
 
     def __init__(self) -> None:
         super().__init__()
-        try:
-            import wandb
-        except ImportError as error:
-            raise missing("wandb") from error
-        self.package: Any = wandb
+        self.package = package("wandb")
 
     def open(self, run: Run, number: str | None) -> str:
         self.there = self.package.init(
@@ -116,11 +115,7 @@ class MLflow(Tracker):
 
     def __init__(self) -> None:
         super().__init__()
-        try:
-            import mlflow
-        except ImportError as error:
-            raise missing("mlflow") from error
-        self.package: Any = mlflow
+        self.package = package("mlflow")
 
     def open(self, run: Run, number: str | None) -> str:
         self.package.set_experiment(PROJECT)
@@ -142,8 +137,14 @@ class MLflow(Tracker):
         self.package.end_run("FINISHED" if whole else "KILLED")
 
 
-def missing(name: str) -> ImportError:
-    return ImportError(f"log: {name} is not installed; pip install 'saccade[{name}]'")
+def package(name: str) -> Any:
+    """The package of that name, asked for only here."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(
+            f"log: {name} is not installed ({error}); pip install 'saccade[{name}]'"
+        ) from error
 
 
 def flat(plain: dict[str, Any], before: str = "") -> dict[str, Any]:

@@ -97,9 +97,14 @@ def test_a_run_that_ends_early_and_an_odd_number(tracker, tmp_path):
     make, package = tracker
     run = written(tmp_path / "a", epochs=0)
     run.write_json(f"{make.name}.json", {"id": "../../x y"})
-    with pytest.raises(KeyboardInterrupt), make() as one:
-        one.began(run, 0, 12)
-        raise KeyboardInterrupt
+
+    def interrupted():
+        with make() as one:
+            one.began(run, 0, 12)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert package.begun == [None], "a number that is none is not sent"
     assert package.ended == [1]
 
