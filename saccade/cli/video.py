@@ -52,9 +52,9 @@ def detect_in(
             if tracker is not None:
                 ids = tracker(*(part.numpy() for part in (boxes.boxes, boxes.labels, boxes.scores)))
                 tracks |= set(ids.tolist()) - {0}
-                shown = (boxes.scores >= score) | (torch.from_numpy(ids) > 0)
-                boxes = type(boxes)(*(part[shown] for part in boxes))
-                ids = ids[shown.numpy()]
+                chosen = (boxes.scores >= score) | (torch.from_numpy(ids) > 0)
+                boxes = type(boxes)(*(part[chosen] for part in boxes))
+                ids = ids[chosen.numpy()]
             rows = _rows(boxes, detector.classes, ids)
             counts[0], counts[1] = counts[0] + 1, counts[1] + len(rows)
             outputs.line({"frame": frame.number, "time": round(frame.time, 3), "objects": rows})

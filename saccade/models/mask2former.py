@@ -44,10 +44,10 @@ class Parts(nn.Module):
         """Draw new weights as transformers does for the whole model."""
         from transformers.models.mask2former import modeling_mask2former as theirs
 
-        class Draw(theirs.Mask2FormerPreTrainedModel):
+        class Drawing(theirs.Mask2FormerPreTrainedModel):
             pass
 
-        by = Draw(config)
+        by = Drawing(config)
         for module in list(self.modules())[::-1]:  # the outer ones may overrule the inner
             if isinstance(module, nn.Linear | nn.Conv2d | nn.GroupNorm | nn.LayerNorm):
                 module.reset_parameters()

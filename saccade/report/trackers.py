@@ -25,7 +25,7 @@ NUMBER = re.compile(r"[A-Za-z0-9_-]{1,64}")
 MOST = 12  # pictures of a kind
 
 
-class Tracker(ABC):
+class Service(ABC):
     """What both have in common: which points are written, and the run's number there."""
 
     name: str
@@ -60,7 +60,7 @@ class Tracker(ABC):
         """Sentences are for the screen."""
         return
 
-    def __enter__(self) -> "Tracker":
+    def __enter__(self) -> "Service":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -81,7 +81,7 @@ class Tracker(ABC):
     def close(self, whole: bool) -> None: ...
 
 
-class Wandb(Tracker):
+class Wandb(Service):
     """Weights & Biases."""
 
     name = "wandb"
@@ -108,7 +108,7 @@ class Wandb(Tracker):
         self.there.finish(exit_code=0 if whole else 1)
 
 
-class MLflow(Tracker):
+class MLflow(Service):
     """MLflow."""
 
     name = "mlflow"

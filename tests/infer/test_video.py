@@ -84,16 +84,16 @@ def test_no_video(tmp_path):
 def test_a_camera_is_opened_by_its_number(tmp_path, monkeypatch):
     """No camera is here: a file stands in for the device."""
     av = video.package()
-    path, real, asked = clip(tmp_path / "a.mp4"), av.open, []
+    path, real, calls = clip(tmp_path / "a.mp4"), av.open, []
 
     def opened(name, *args, **options):
-        asked.append((name, options))
+        calls.append((name, options))
         return real(str(path))
 
     monkeypatch.setattr(video.sys, "platform", "linux")
     monkeypatch.setattr(av, "open", opened)
     assert len(list(frames(1, most=4))) == 4
-    assert asked == [("/dev/video1", {"format": "v4l2"})]
+    assert calls == [("/dev/video1", {"format": "v4l2"})]
 
 
 def test_an_interrupted_video_is_whole_as_far_as_it_goes(tmp_path):
