@@ -165,7 +165,8 @@ def _teacher(task: Distill) -> str:
 def _start(run: Run) -> str:
     """The weights of the package that a run began with."""
     start = run.recipe.model.start
-    return (weights.full(Path(start).stem) or Path(start).name) if start else ""
+    known = weights.full(start) or weights.full(Path(start).name.removesuffix(".safetensors"))
+    return (known or Path(start).name) if start else ""
 
 
 def _length(minutes: float) -> str:
