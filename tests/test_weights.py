@@ -45,13 +45,33 @@ def test_it_loads_and_says_something_about_a_picture(name):
 def test_a_command_takes_what_comes_with_saccade_where_there_is_no_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert newest_or_own("predict") == "linglo_cifar.cifar10"
+    assert newest_or_own("detect") == "linglo_cifar_retinanet.pets_heads_trimaps"
+    assert newest_or_own("segment") == "linglo_cifar_semantic_fpn.pets_heads_trimaps"
     with pytest.raises(FileNotFoundError, match="with which model"):
         newest_or_own("upscale")
 
 
-@each_classifier
-def test_it_is_small_and_has_a_card(name):
+def test_what_comes_with_the_package_finds_a_cats_head_and_its_pixels():
+    """The head of the sample cat fills the middle of the picture; nearly all of it is cat."""
+    cat = samples.path("cat")
+    (box, *_), (label, *_), (score, *_) = _boxes(
+        saccade.load("linglo_cifar_retinanet").predict(cat)
+    )
+    assert (label, score > 0.3) == ("cat_head", True)
+    assert box[0] < 200 < box[2]
+    assert box[1] < 130 < box[3]
+    mask = saccade.load("linglo_cifar_semantic_fpn").predict(cat).mask
+    assert (mask == 1).mean() > 0.6
+
+
+@every
+def test_it_is_small(name):
     assert weights.FILES[name].stat().st_size < 4e6
+    assert {p.dtype for p in saccade.load(name).parameters()} == {torch.float32}
+
+
+@each_classifier
+def test_it_has_a_card(name):
     card, data = weights.about(name), name.partition(".")[2].removesuffix(weights.TAUGHT)
     for words in (CREDITS[data], "Licence of these weights", f"--data {data}", "top-1"):
         assert words in card

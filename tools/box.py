@@ -13,6 +13,8 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import safe_open
+from safetensors.torch import load_file, save
 from torch import nn
 
 import saccade
@@ -25,6 +27,7 @@ from saccade.study.run import machine
 from saccade.tasks.figures import formatted, label_of
 
 UNTOLD = ("model.name", "data.workers", "loop.evaluate_every")  # said anyway, or of no effect
+LARGEST = 4_000_000  # bytes of a file
 Z = 1.96  # standard deviations of a 95% interval
 
 
@@ -86,8 +89,19 @@ def box(folder: Path) -> str:
     taught = isinstance(run.recipe.task, Distill) and run.recipe.task.own
     name = f"{_called(model)}.{tag}{weights.TAUGHT if taught else ''}"
     place = saccade.save(model, weights.FOLDER / f"{name}.safetensors", **notes)
+    _bound(place)
     place.with_suffix(".md").write_text(_card(name, run, model, definition.command, SOURCES[tag]))
     return name
+
+
+def _bound(place: Path) -> None:
+    """Keep the matrices of a file that is too large in 16 bits; they are 32 again when loaded."""
+    if place.stat().st_size <= LARGEST:
+        return
+    with safe_open(place, "pt") as file:
+        about = file.metadata()
+    halves = {k: v.half() if v.ndim > 1 else v for k, v in load_file(place).items()}
+    place.write_bytes(save(halves, about))
 
 
 def _called(model: nn.Module) -> str:

@@ -3,8 +3,8 @@
     image -> backbone -> pyramid P3 to P7 -> for each level, class logits and box offsets
 
 The pyramid stands on the last three maps: C3 to C5, at strides 8, 16 and 32 where the backbone
-ends at 32, and has two coarser levels. Where those maps are finer than objects are small, it may
-stand on fewer (`maps`), with more coarser levels, five in all. Each pixel of a level has anchors
+ends at 32, and has two coarser levels. It may stand on fewer (`maps`), with more coarser levels,
+five in all; by itself it leaves out maps finer than a stride of 4. A pixel of a level has anchors
 of 3 shapes and `scales` sizes (`saccade.layers.anchors`).
 """
 
@@ -19,6 +19,7 @@ from saccade.models import features, zoo
 from saccade.models.detector import DenseNetwork, Maps, split_arguments
 
 LEVELS = 5  # of the pyramid
+FINEST = 4  # stride of a map that it stands on, unless it is said
 
 
 class RetinaNetDetector(DenseNetwork):
@@ -30,7 +31,8 @@ class RetinaNetDetector(DenseNetwork):
     norm        BatchNorm in the heads, one for each level
     levels_norm BatchNorm on the pyramid's levels
     locality    how narrowly attention there looks at first; 0: as the paper has it
-    maps        how many of the backbone's last maps the pyramid stands on, 1 to 3
+    maps        how many of the backbone's last maps the pyramid stands on, 1 to 3; None: three, or
+                fewer where these are finer than a stride of 4
     dim, depth  channels of pyramid and heads; layers of a head before its last
     scales      sizes of anchors a level; with 3 shapes each
     init        how new layers are drawn: "xavier", or "retinanet": N(0, 0.01) in the heads
@@ -55,12 +57,14 @@ class RetinaNetDetector(DenseNetwork):
         border: str = "mask",
         levels_norm: bool = False,
         locality: float = 0.0,
-        maps: int = 3,
+        maps: int | None = None,
     ):
         super().__init__()
+        body = cast(Maps, backbone)
+        if maps is None:
+            maps = max(sum(stride >= FINEST for stride in body.strides[-3:]), 1)
         if not 1 <= maps <= 3:
             raise ValueError(f"RetinaNetDetector: maps lies in 1..3, got {maps=}")
-        body = cast(Maps, backbone)
         fine, *_ = strides = body.strides[-maps:]
         if strides != tuple(fine * 2**i for i in range(maps)):
             raise ValueError(
@@ -111,8 +115,13 @@ WORDS = (
 
 
 def as_written(about: dict[str, Any]) -> dict[str, Any]:
-    """A file's arguments; earlier versions stated no border, and saw zeros beyond it."""
+    """A file's arguments; earlier versions stated no border, and saw zeros beyond it.
+
+    Their pyramids stood on three maps, whatever these were.
+    """
     settings = about.get("settings")
+    if isinstance(settings, dict) and "maps" not in settings:
+        about = {**about, "settings": (settings := {"maps": 3, **settings})}
     if not isinstance(settings, dict) or "attention" not in (
         settings.get("fpn"), settings.get("heads"),
     ):  # fmt: skip

@@ -108,9 +108,9 @@ class RetinaNet(TaskSettings):
     locality: float = 0.0
     """How narrowly each head of attention in pyramid and heads looks at first, at a place of its
     own beside the pixel; 0: as the paper has it, a blur."""
-    maps: int = 3
+    maps: int | None = None
     """On how many of the backbone's last maps the pyramid stands, 1 to 3; of its five levels, the
-    others are coarser. Fewer save time where the third last map is finer than objects need."""
+    others are coarser. None: three, or fewer where these are finer than a stride of 4."""
     scales: int = 3
     """Anchors a place and shape (1:2, 1:1, 2:1), a third of an octave apart for 3."""
     least: float = 4.0
@@ -133,6 +133,7 @@ class RetinaNet(TaskSettings):
 
     @classmethod
     def as_written(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        fields = {"maps": 3, **fields}
         attention = "attention" in (fields.get("fpn"), fields.get("heads"))
         return {"border": "zero", **fields} if attention else fields
 

@@ -55,6 +55,15 @@ def test_a_pyramid_on_fewer_maps_has_more_coarser_levels(maps, tmp_path):
     assert all(map(torch.equal, saccade.load(tmp_path / "net.safetensors")(image)[0], logits))
 
 
+def test_maps_too_fine_for_objects_are_left_out_unless_asked_for():
+    net = retinanet.build("linglo_cifar", 2, dim=32, depth=1)  # strides 2, 4, 8
+    assert net.strides == (4, 8, 16, 32, 64)
+    assert retinanet.build("linglo_cifar", 2, dim=32, depth=1, maps=3).strides[0] == 2
+    written = {"name": "linglo_cifar", "classes": 2, "settings": {"dim": 32}}  # before `maps`
+    assert retinanet.as_written(written)["settings"]["maps"] == 3
+    assert RetinaNet.as_written({"dim": 32})["maps"] == 3
+
+
 def test_p6_comes_from_where_it_is_said():
     for coarse in ("C5", "P5"):
         net = retinanet.build("linglo_nano", 2, dim=32, depth=0, coarse=coarse).eval()
