@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from saccade.recipes.bounds import COUNT, SHARE, SOME, hold
 from saccade.recipes.detect import DETECT
 from saccade.recipes.group import TaskSettings
-from saccade.recipes.recipe import change
+from saccade.recipes.recipe import Loop, Model, Optim, Schedule, change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,11 @@ INSTANCES = change(
     about="""A few hundred pictures with outlined objects, on a laptop's CPU.
     pip install 'saccade[detection]'; saccade train instances --data FOLDER, a COCO set with
     "segmentation". model.start=RUN begins with a backbone that was trained to classify.""",
+    model=Model(name="linglo_nano", drop_path=0.0),
     task=MaskRCNN(dim=64, hidden=256, convs=2, proposals=200, sampled=64),
+    optim=Optim(name="adamw", lr=1e-3, lr_batch=16, weight_decay=0.05, clip=1.0),
+    schedule=Schedule(epochs=30, warmup=2, end=0.01),
+    loop=Loop(batch=16, ema=0.99, evaluate_every=5),
 )
 
 RECIPES = {"instances": INSTANCES}
