@@ -63,6 +63,8 @@ def check_optimiser(optimiser: torch.optim.Optimizer, read: Any) -> None:
         if number not in shapes or not isinstance(sums, Mapping) or not sums:
             raise TypeError(f"its optimiser's sums of parameter {_short(number)} do not fit")
         for name, value in sums.items():
+            if name == "use_muon" and isinstance(value, bool):  # timm's note beside its sums
+                continue
             fits = isinstance(value, Tensor) and value.dtype.is_floating_point
             if not fits or value.shape not in (shapes[number], ()):
                 raise TypeError(f"its optimiser's {_short(name)} of parameter {number} do not fit")

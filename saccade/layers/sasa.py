@@ -208,9 +208,9 @@ class StandAloneAttention(MapLayer):
     def _joined(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor | None, Tensor] | None:
         """All three by one product, which reads the map once; None where it cannot be."""
         query, key, value = self.query, self.key, self.value
-        if not (pointwise(query, bias=True) and pointwise(key, True) and pointwise(value, True)):
+        if key is None or not untouched(x, query, key, value):  # also while torch.fx traces
             return None
-        if not untouched(x, query, key, value):
+        if not (pointwise(query, bias=True) and pointwise(key, True) and pointwise(value, True)):
             return None
         if not query.weight.shape == key.weight.shape == value.weight.shape:
             return None

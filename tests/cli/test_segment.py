@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from saccade import samples
 from tests.engine import shared_runs
 
 
@@ -50,8 +51,9 @@ def test_an_unreadable_picture_is_told_and_the_rest_done(run, trained, tmp_path)
     assert "Traceback" not in said
 
 
-def test_without_a_model(run, tmp_path, monkeypatch):
+def test_without_a_model_it_takes_the_one_of_the_package(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, said = run("segment", "a.jpg")
-    assert code == 1
-    assert "segment: with which model?" in said
+    code, said = run("segment", str(samples.path("cat")))
+    assert code == 0
+    assert "using linglo_cifar_semantic_fpn.pets_heads_trimaps, which comes with saccade" in said
+    assert "pet 7" in said  # per cent of the picture

@@ -8,7 +8,7 @@ from PIL import Image
 
 from saccade.recipes import book
 from saccade.recipes.detect import BoxAugment, BoxTest
-from saccade.recipes.recipe import Loop, Model, Schedule, change
+from saccade.recipes.recipe import Loop, Model, Optim, Schedule, change
 
 KINDS = {"disc": (210, 60, 40), "slab": (40, 90, 210)}
 FIRST = 7  # category ids need not begin at one
@@ -57,6 +57,7 @@ THINGS = change(
     data__workers=0,
     augment=BoxAugment(short=(64,), long=96, jitter=0.0),
     test=BoxTest(short=64, long=96),
+    optim=Optim(name="adamw", lr=1e-3, lr_batch=16, weight_decay=0.05, clip=1.0),
     schedule=Schedule(epochs=2, warmup=0.5),
     loop=Loop(batch=4),
 )

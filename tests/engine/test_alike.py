@@ -6,6 +6,9 @@ import pytest
 import torch
 
 from saccade.engine.alike import check_alike, check_optimiser
+from saccade.engine.optim import optimiser
+from saccade.recipes.recipe import Optim
+from saccade.tasks.classify.task import ClassifyTask
 
 OWN = {"rate": 0.1, "name": "x", "best": None, "pair": (1, True), "sums": torch.zeros(2, 3)}
 
@@ -82,3 +85,15 @@ def test_another_optimisers_state_is_refused(place, value):
         at[place[-1]] = value
     with pytest.raises(TypeError, match="its optimiser"):
         check_optimiser(optimiser, state if place else value)
+
+
+def test_muons_state_fits_muon_and_a_note_of_another_kind_does_not():
+    task = ClassifyTask(torch.nn.Sequential(torch.nn.Linear(16, 16)), tuple("abcd"))
+    muon = optimiser(task, Optim(name="muon", lr=0.01), 8)
+    task.net(torch.ones(2, 16)).sum().backward()
+    muon.step()
+    check_optimiser(muon, muon.state_dict())
+    state = muon.state_dict()
+    state["state"][0]["use_muon"] = [1]
+    with pytest.raises(TypeError, match="'use_muon' of parameter 0"):
+        check_optimiser(muon, state)
