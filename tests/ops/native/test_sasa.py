@@ -9,6 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.ops import native
 from saccade.ops import sasa as ops
+from saccade.ops.native import sasa as direct
+from saccade.ops.native.call import Map, run
 from tests.ops.native import oracle
 from tests.ops.native.oracle import gradients, relative
 
@@ -118,6 +120,40 @@ def test_every_instruction_set_of_this_machine(isa, border):
             for layout in ("nchw", "nhwc"):
                 tensors, g = example(C=40, H=13, W=37, heads=2, dtype=dtype, layout=layout)
                 compare(tensors, g, 2, 7, border)
+    finally:
+        native.use()
+
+
+@pytest.mark.parametrize("border", ["zero", "mask"])
+@pytest.mark.parametrize("layout", ["nchw", "nhwc", "strided"])
+@pytest.mark.parametrize("isa", native.INSTRUCTION_SETS)
+def test_products_of_bfloat16_of_maps_in_float32(isa, layout, border):
+    """What a walk in bfloat16 asks for: rounded where the processor gains by it, else exact."""
+    try:
+        native.use(isa)
+    except ValueError:
+        pytest.skip(f"this machine has no {isa}")
+    try:
+        for seed, (C, W, window) in enumerate(
+            [(16, 5, 7), (16, 14, 7), (32, 16, 7), (24, 37, 5), (12, 23, 3), (6, 20, 9)]
+        ):
+            for content, position in ((True, True), (True, False), (False, True)):
+                (q, k, v, row, col), _ = example(
+                    C=C, H=7, W=W, window=window, layout=layout, content=content,
+                    position=position and C % 4 == 0 or not content, seed=seed,
+                )  # fmt: skip
+                if not content and C % 4:
+                    continue
+                tensors = q, k, v, row, col
+                call, out = direct._call(*tensors, 2, window, border), torch.empty_like(q)
+                call.half, call.out = 1, Map.of(out)
+                run("saccade_sasa_forward", call)
+                rounds = isa == "avx512bf16"
+                exact = [
+                    None if t is None else (t.bfloat16() if rounds else t).double() for t in tensors
+                ]
+                want = oracle.local_attention(*exact, 2, window, border)
+                assert relative(out, want) < (6e-3 if rounds else 1e-5)
     finally:
         native.use()
 

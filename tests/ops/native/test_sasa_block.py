@@ -22,6 +22,7 @@ plain = partial(sasa_block.attend, backend="composed")
 SHAPES = [  # B C D heads H W positions
     (2, 3, 64, 4, 8, 8, True), (1, 3, 32, 2, 9, 13, True), (2, 1, 16, 1, 5, 3, False),
     (1, 8, 64, 2, 6, 7, True), (1, 3, 96, 2, 1, 1, True), (3, 4, 16, 1, 40, 4, True),
+    (1, 20, 32, 2, 6, 7, True), (1, 20, 16, 1, 8, 4, False),  # more channels than a head is wide
 ]  # fmt: skip
 
 
@@ -107,6 +108,20 @@ def test_nan_stays_in_its_block():
     ones = torch.ones(32)
     pooled = maximum_of_blocks(*tensors, ones, ones, heads, False)
     assert pooled.isnan().sum() == pooled[1, :, 1, 2].isnan().sum() == 32
+
+
+def test_the_maximum_keeps_a_nan_and_an_infinity():
+    tensors, _, heads = example(H=8, W=12)
+    tensors[0][0, :, 2, 6] = 1e25  # its own logits are infinite, those of its neighbours are not
+    ones = torch.ones(32)
+    y = attend_blocks(*tensors, heads, False)
+    assert y[0, :, 2, 6].isnan().all() and y[0, :, 1, 5].isfinite().all()
+    pooled = maximum_of_blocks(*tensors, ones, ones, heads, False)
+    assert pooled.isnan().sum() == pooled[0, :, 0, 1].isnan().sum() == 32
+    tensors, _, heads = example(H=8, W=12)
+    y = maximum_of_blocks(*tensors, ones, ones - 1, heads, False)
+    pooled = maximum_of_blocks(*tensors, 3e38 * ones, ones - 1, heads, False)
+    assert pooled[y > 1.2].isposinf().all() and pooled[(0 < y) & (y < 1)].isfinite().all()
 
 
 def test_large_logits_are_a_maximum():

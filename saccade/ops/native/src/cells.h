@@ -8,19 +8,10 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-// Double precision has no wider set than the plain one (see kernels.cpp).
 template <class S>
-struct Widest {
-  typedef typename Vector<S>::V Cell;
-};
-template <>
-struct Widest<float> {
-  typedef Wide Cell;
-};
+using Cell = typename Widest<S>::V;
 template <class S>
-using Cell = typename Widest<S>::Cell;
-template <class S>
-constexpr int CELL = int(sizeof(Cell<S>) / sizeof(S));
+constexpr int CELL = LANES_OF<Widest<S>>;
 template <class S>
 constexpr int HALVES = CELL<S> / LANES<S>;
 

@@ -41,37 +41,51 @@ INLINE void usual(const Sasa& c, F&& f) {
     f(Int<0>{});
 }
 
+// f(E, Vector or Widest of S): the widest vectors, but where half of one would lie beyond the map.
+template <class F>
+INLINE auto in_vectors(const Sasa& c, F&& f) {
+  return typed(c.type, [&](auto e, auto s) {
+    using S = decltype(s);
+    if constexpr (LANES_OF<Widest<S>> > LANES<S>)
+      if (c.W > LANES<S>) return f(e, Widest<S>{});
+    return f(e, Vector<S>{});
+  });
+}
+
 Work sasa_work(const Sasa& c, bool backward) {
-  return typed(c.type, [&](auto, auto s) {
-    using Tile = SasaTile<decltype(s)>;
+  return in_vectors(c, [&](auto, auto t) {
+    using Tile = SasaTile<decltype(t)>;
     const SasaPlan plan = sasa_plan<Tile>(c, backward);
-    return Work{plan.tasks, plan.scratch * sizeof(s), sasa_partial<Tile>(c, backward)};
+    const size_t size = sizeof(typename Tile::Element);
+    return Work{plan.tasks, plan.scratch * size, sasa_partial<Tile>(c, backward)};
   });
 }
 
 void sasa_forward_task(const Sasa& c, int task, void* scratch) {
-  typed(c.type, [&](auto e, auto s) {
-    using S = decltype(s);
-    const SasaPlan plan = sasa_plan<SasaTile<S>>(c, false);
+  in_vectors(c, [&](auto e, auto t) {
+    using T = decltype(t);
+    const SasaPlan plan = sasa_plan<SasaTile<T>>(c, false);
     usual<decltype(e)>(c, [&](auto k) {
-      sasa_forward<decltype(e), S, decltype(k)::value>(c, plan, task, static_cast<S*>(scratch));
+      sasa_forward<decltype(e), T, decltype(k)::value>(c, plan, task,
+                                                       static_cast<typename T::Number*>(scratch));
     });
   });
 }
 
 void sasa_backward_task(const Sasa& c, int task, void* scratch, void* partial) {
-  typed(c.type, [&](auto e, auto s) {
-    using S = decltype(s);
-    const SasaPlan plan = sasa_plan<SasaTile<S>>(c, true);
+  in_vectors(c, [&](auto e, auto t) {
+    using T = decltype(t);
+    using S = typename T::Number;
+    const SasaPlan plan = sasa_plan<SasaTile<T>>(c, true);
     usual<decltype(e)>(c, [&](auto k) {
-      sasa_backward<decltype(e), S, decltype(k)::value>(c, plan, task, static_cast<S*>(scratch),
+      sasa_backward<decltype(e), T, decltype(k)::value>(c, plan, task, static_cast<S*>(scratch),
                                                         static_cast<S*>(partial));
     });
   });
 }
 
 void sasa_reduce_all(const Sasa& c, const void* partials) {
-  typed(c.type, [&](auto, auto s) { sasa_reduce<SasaTile<decltype(s)>>(c, partials); });
+  in_vectors(c, [&](auto, auto t) { sasa_reduce<SasaTile<decltype(t)>>(c, partials); });
 }
 
 template <class S>

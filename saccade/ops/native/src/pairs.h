@@ -18,84 +18,98 @@ namespace saccade {
 namespace SACCADE_ISA {
 
 typedef uint32_t Pair;  // of bfloat16: the first in the low half
+using Half = Widest<float>;
+typedef Half::V Lanes;
 
 #ifdef __AVX512BF16__
-typedef __m256i Pairs;      // LANES of them
-typedef __mmask8 SomeLanes;
+typedef __m512i Pairs;  // a lane each
+typedef __mmask16 SomeLanes;
 
-INLINE Pairs load_pairs(const Pair* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
-INLINE void store_pairs(Pair* p, Pairs v) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
-}
-INLINE Pairs splat_pair(Pair p) { return _mm256_set1_epi32(int(p)); }
-INLINE V<float> multiply_add(Pairs a, Pairs b, V<float> sum) {
-  return _mm256_dpbf16_ps(sum, (__m256bh)a, (__m256bh)b);
+INLINE Pairs load_pairs(const Pair* p) { return _mm512_loadu_si512(p); }
+INLINE void store_pairs(Pair* p, Pairs v) { _mm512_storeu_si512(p, v); }
+INLINE Pairs splat_pair(Pair p) { return _mm512_set1_epi32(int(p)); }
+INLINE Lanes multiply_add(Pairs a, Pairs b, Lanes sum) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
 }
 
-// Rows of LANES numbers; (a[l], b[l]) in lane l.
-typedef __m128i Numbers;
-INLINE Numbers load_numbers(const uint16_t* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+// The first of a row of numbers, and zeros; (a[l], b[l]) in lane l.
+typedef __m256i Numbers;
+INLINE Numbers load_numbers(const uint16_t* p, SomeLanes some) {
+  return _mm256_maskz_loadu_epi16(some, p);
+}
+INLINE Numbers load_numbers(const float* p, SomeLanes some) {
+  return (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, p));
 }
 INLINE Pairs interleave(Numbers a, Numbers b) {
-  const __m256i order = _mm256_setr_epi16(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-  return _mm256_permutex2var_epi16(_mm256_castsi128_si256(a), order, _mm256_castsi128_si256(b));
+  return _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
 }
 // The same, rounded to nearest.
-INLINE Pairs interleave(V<float> a, V<float> b) {
-  const __m256i order = _mm256_setr_epi16(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
-  return _mm256_permutexvar_epi16(order, (__m256i)_mm256_cvtne2ps_pbh(b, a));
+INLINE Pairs interleave(Lanes a, Lanes b) {
+  return interleave((__m256i)_mm512_cvtneps_pbh(a), (__m256i)_mm512_cvtneps_pbh(b));
 }
 // (low of a, low of b), and (high of a, high of b)
 INLINE Pairs lows(Pairs a, Pairs b) {
-  return _mm256_blend_epi16(a, _mm256_slli_epi32(b, 16), 0xaa);
+  return _mm512_mask_blend_epi16(0xaaaaaaaa, a, _mm512_slli_epi32(b, 16));
 }
 INLINE Pairs highs(Pairs a, Pairs b) {
-  return _mm256_blend_epi16(_mm256_srli_epi32(a, 16), b, 0xaa);
+  return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(a, 16), b);
 }
 
-// Eight channels of LANES pixels, `column` numbers apart, become pairs of channels, `pitch` apart.
-INLINE void pair_channels(const uint16_t* s, ptrdiff_t column, ptrdiff_t ahead, ptrdiff_t pitch,
+// Eight channels of n <= 16 pixels, `column` numbers apart, become pairs of channels, `pitch` apart.
+INLINE __m128i channels_of(const uint16_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
+INLINE __m128i channels_of(const float* p) {
+  return (__m128i)_mm256_cvtneps_pbh(_mm256_loadu_ps(p));
+}
+template <bool WHOLE, class E>
+INLINE void pair_channels(const E* s, ptrdiff_t column, int n, ptrdiff_t ahead, ptrdiff_t pitch,
                           Pair* to) {
-  __m256i u[4], v[4];  // pixels j and j + 4; pairs of channels become rows
+  __m512i u[4], v[4];  // pixels j, j + 4, ...; pairs of channels become rows
+  const auto pixel = [&](int i) INLINED {
+    const E* p = s + (WHOLE || i < n ? i : n - 1) * column;
+    __builtin_prefetch(p + ahead, 0, 2);
+    return channels_of(p);
+  };
+  const auto give = [&](int e, __m512i row) INLINED {
+    if (WHOLE)
+      store_pairs(to + e * pitch, row);
+    else
+      _mm512_mask_storeu_epi32(to + e * pitch, SomeLanes((1u << n) - 1), row);
+  };
   for (int j = 0; j < 4; j++) {
-    const uint16_t *near = s + j * column, *far = near + 4 * column;
-    u[j] = _mm256_inserti128_si256(_mm256_castsi128_si256(load_numbers(near)), load_numbers(far),
-                                   1);
-    __builtin_prefetch(near + ahead, 0, 2);
-    __builtin_prefetch(far + ahead, 0, 2);
+    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(pixel(j)), pixel(j + 4), 1);
+    const __m256i high =
+        _mm256_inserti128_si256(_mm256_castsi128_si256(pixel(j + 8)), pixel(j + 12), 1);
+    u[j] = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
   }
   for (int j = 0; j < 2; j++) {
-    v[j] = _mm256_unpacklo_epi32(u[2 * j], u[2 * j + 1]);
-    v[j + 2] = _mm256_unpackhi_epi32(u[2 * j], u[2 * j + 1]);
+    v[j] = _mm512_unpacklo_epi32(u[2 * j], u[2 * j + 1]);
+    v[j + 2] = _mm512_unpackhi_epi32(u[2 * j], u[2 * j + 1]);
   }
   for (int j = 0; j < 2; j++) {
-    store_pairs(to + 2 * j * pitch, _mm256_unpacklo_epi64(v[2 * j], v[2 * j + 1]));
-    store_pairs(to + (2 * j + 1) * pitch, _mm256_unpackhi_epi64(v[2 * j], v[2 * j + 1]));
+    give(2 * j, _mm512_unpacklo_epi64(v[2 * j], v[2 * j + 1]));
+    give(2 * j + 1, _mm512_unpackhi_epi64(v[2 * j], v[2 * j + 1]));
   }
 }
 
 // The first n lanes; a * b in some lanes, +0 in others, whatever a and b hold there.
-INLINE SomeLanes first_lanes(int n) { return SomeLanes((1 << n) - 1); }
-INLINE V<float> multiply_some(SomeLanes some, V<float> a, V<float> b) {
-  return _mm256_maskz_mul_ps(some, a, b);
-}
+INLINE SomeLanes first_lanes(int n) { return SomeLanes((1u << n) - 1); }
+INLINE Lanes multiply_some(SomeLanes some, Lanes a, Lanes b) { return _mm512_maskz_mul_ps(some, a, b); }
 
 // x - floor(x), and p 2^floor(x), or 0 where that is below the smallest number.
-INLINE V<float> above_floor(V<float> x) {
-  return _mm256_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+INLINE Lanes above_floor(Lanes x) {
+  return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
-INLINE V<float> times_power(V<float> p, V<float> x) { return _mm256_scalef_ps(p, x); }
+INLINE Lanes times_power(Lanes p, Lanes x) { return _mm512_scalef_ps(p, x); }
 #else
 typedef uint32x4_t Pairs;
-typedef I<float> SomeLanes;
+typedef Half::I SomeLanes;
 
 INLINE Pairs load_pairs(const Pair* p) { return vld1q_u32(p); }
 INLINE void store_pairs(Pair* p, Pairs v) { vst1q_u32(p, v); }
 INLINE Pairs splat_pair(Pair p) { return vdupq_n_u32(p); }
-INLINE V<float> multiply_add(Pairs a, Pairs b, V<float> sum) {
+INLINE Lanes multiply_add(Pairs a, Pairs b, Lanes sum) {
   return vbfdotq_f32(sum, vreinterpretq_bf16_u32(a), vreinterpretq_bf16_u32(b));
 }
 
@@ -104,7 +118,7 @@ INLINE Numbers load_numbers(const uint16_t* p) { return vld1_u16(p); }
 INLINE Pairs interleave(Numbers a, Numbers b) {
   return vreinterpretq_u32_u16(vcombine_u16(vzip1_u16(a, b), vzip2_u16(a, b)));
 }
-INLINE Pairs interleave(V<float> a, V<float> b) {
+INLINE Pairs interleave(Lanes a, Lanes b) {
   return interleave(vreinterpret_u16_bf16(vcvt_bf16_f32(a)),
                     vreinterpret_u16_bf16(vcvt_bf16_f32(b)));
 }
@@ -113,7 +127,7 @@ INLINE Pairs highs(Pairs a, Pairs b) { return vsriq_n_u32(b, a, 16); }
 
 INLINE void pair_channels(const uint16_t* s, ptrdiff_t column, ptrdiff_t ahead, ptrdiff_t pitch,
                           Pair* to) {
-  V<float> v[4];  // a pixel each; pairs of channels become rows
+  Lanes v[4];  // a pixel each; pairs of channels become rows
   for (int j = 0; j < 4; j++) {
     v[j] = vreinterpretq_f32_u16(vld1q_u16(s + j * column));
     __builtin_prefetch(s + j * column + ahead, 0, 2);
@@ -122,15 +136,15 @@ INLINE void pair_channels(const uint16_t* s, ptrdiff_t column, ptrdiff_t ahead, 
   for (int e = 0; e < 4; e++) store_pairs(to + e * pitch, vreinterpretq_u32_f32(v[e]));
 }
 
-INLINE SomeLanes first_lanes(int n) { return lanes<float>(0, n); }
-INLINE V<float> multiply_some(SomeLanes some, V<float> a, V<float> b) {
-  return keep<float>(some, a * b);
+INLINE SomeLanes first_lanes(int n) { return lanes_as<Half>(0, n); }
+INLINE Lanes multiply_some(SomeLanes some, Lanes a, Lanes b) {
+  return keep_as<Half>(some, a * b);
 }
 
-INLINE V<float> above_floor(V<float> x) { return x - vrndmq_f32(x); }
-INLINE V<float> times_power(V<float> p, V<float> x) {
-  const V<float> n = maximum<float>(splat(-127.0f), vrndmq_f32(x)) + (12582912.0f + 127.0f);
-  return p * (V<float>)((I<float>)n << 23);
+INLINE Lanes above_floor(Lanes x) { return x - vrndmq_f32(x); }
+INLINE Lanes times_power(Lanes p, Lanes x) {
+  const Lanes n = maximum_as<Half>(splat_as<Half>(-127.0f), vrndmq_f32(x)) + (12582912.0f + 127.0f);
+  return p * (Lanes)((Half::I)n << 23);
 }
 #endif
 
@@ -145,38 +159,81 @@ INLINE Pairs only(Pairs v) {
 
 // -- rows ------------------------------------------------------------------------------------
 
-// Channels [c0, c0 + d) of pixels [from, to) of row y, by channels: pixel `from` of pair e to
-// dst[e * pitch]. What lies `ahead` elements on will be wanted soon.
-inline void pack_pairs(const Map map, int b, int c0, int d, int y, int from, int to,
-                       ptrdiff_t pitch, ptrdiff_t ahead, Pair* dst) {
-  const uint16_t* src = static_cast<const uint16_t*>(map.data) + b * map.batch + c0 * map.channel +
-                        y * map.row + from * map.column;
-  constexpr int N = LANES<float>;
-  const int n = to - from;
-  int whole = 0;  // channels done
+INLINE Pair bits(uint16_t x) { return x; }
+INLINE Pair bits(float x) {
+  bfloat16 rounded;
+  narrow_one(&rounded, x);
+  return rounded.bits;
+}
+
+// `pack_pairs` as far as it goes by vectors; how many channels that are.
+#ifdef __AVX512BF16__
+template <class E>
+INLINE int pack_whole_pairs(const E* src, const Map& map, int d, int n, ptrdiff_t pitch,
+                            ptrdiff_t ahead, Pair* dst) {
+  const auto some = SomeLanes((1u << min(n, 16)) - 1);
+  if (map.column == 1) {
+    for (int c = 0; c < d; c += 2, src += 2 * map.channel, dst += pitch) {
+      const bool even = c + 1 < d;
+      fetch(src + ahead, n * sizeof(E));
+      if (even) fetch(src + map.channel + ahead, n * sizeof(E));
+      const auto at = [&](int x) INLINED {
+        const Numbers second = even ? load_numbers(src + map.channel + x, some) : Numbers{};
+        _mm512_mask_storeu_epi32(dst + x, some, interleave(load_numbers(src + x, some), second));
+      };
+      if (!overlapping<16>(n, at)) at(0);
+    }
+    return d;
+  }
+  if (map.channel != 1) return 0;
+  const auto at = [&](int x, auto whole) INLINED {
+    for (int c = 0; c + 8 <= d; c += 8)
+      pair_channels<decltype(whole)::value>(src + x * map.column + c, map.column, n, ahead, pitch,
+                                            dst + c / 2 * pitch + x);
+  };
+  if (!overlapping<16>(n, [&](int x) INLINED { at(x, std::true_type{}); })) at(0, std::false_type{});
+  return d / 8 * 8;
+}
+#else
+INLINE int pack_whole_pairs(const uint16_t* src, const Map& map, int d, int n, ptrdiff_t pitch,
+                            ptrdiff_t ahead, Pair* dst) {
+  constexpr int N = LANES_OF<Half>;
   if (map.column == 1 && n >= N) {
-    for (; whole < d; whole += 2) {
-      const uint16_t* s = src + whole * map.channel;
-      const bool even = whole + 1 < d;
+    for (int c = 0; c < d; c += 2) {
+      const uint16_t* s = src + c * map.channel;
+      const bool even = c + 1 < d;
       fetch(s + ahead, n * sizeof(*s));
       if (even) fetch(s + map.channel + ahead, n * sizeof(*s));
-      Pair* to = dst + whole / 2 * pitch;
+      Pair* to = dst + c / 2 * pitch;
       overlapping<N>(n, [&](int x) INLINED {
         const Numbers second = even ? load_numbers(s + map.channel + x) : Numbers{};
         store_pairs(to + x, interleave(load_numbers(s + x), second));
       });
     }
-  } else if (map.channel == 1 && overlapping<N>(n, [&](int x) INLINED {
-               for (int c = 0; c + 8 <= d; c += 8)
-                 pair_channels(src + x * map.column + c, map.column, ahead, pitch,
-                               dst + c / 2 * pitch + x);
-             })) {
-    whole = d / 8 * 8;
+    return d;
   }
+  const bool done = map.channel == 1 && overlapping<N>(n, [&](int x) INLINED {
+    for (int c = 0; c + 8 <= d; c += 8)
+      pair_channels(src + x * map.column + c, map.column, ahead, pitch, dst + c / 2 * pitch + x);
+  });
+  return done ? d / 8 * 8 : 0;
+}
+#endif
+
+// Channels [c0, c0 + d) of pixels [from, to) of row y, by channels: pixel `from` of pair e to
+// dst[e * pitch]. What lies `ahead` elements on will be wanted soon. E: uint16_t, the bits of a
+// bfloat16; with AVX-512, also float, which is rounded.
+template <class E>
+void pack_pairs(const Map map, int b, int c0, int d, int y, int from, int to, ptrdiff_t pitch,
+                ptrdiff_t ahead, Pair* dst) {
+  const E* src = static_cast<const E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
+                 from * map.column;
+  const int n = to - from;
+  const int whole = pack_whole_pairs(src, map, d, n, pitch, ahead, dst);
   for (int c = whole; c < d; c += 2)
     for (int x = 0; x < n; x++) {
-      const uint16_t* s = src + x * map.column + c * map.channel;
-      dst[c / 2 * pitch + x] = s[0] | uint32_t(c + 1 < d ? s[map.channel] : 0) << 16;
+      const E* s = src + x * map.column + c * map.channel;
+      dst[c / 2 * pitch + x] = bits(s[0]) | (c + 1 < d ? bits(s[map.channel]) : 0) << 16;
     }
 }
 
@@ -184,7 +241,7 @@ inline void pack_pairs(const Map map, int b, int c0, int d, int y, int from, int
 inline void stack(const Pair* first, const Pair* second, int d, int from, int to, ptrdiff_t pitch,
                   Pair* dst) {
   for (int c = 0; c < d; c += 2, first += pitch, second += pitch, dst += 2 * pitch)
-    for (int x = from; x < to; x += LANES<float>) {
+    for (int x = from; x < to; x += LANES_OF<Half>) {
       const Pairs a = load_pairs(first + x), b = load_pairs(second + x);
       store_pairs(dst + x, lows(a, b));
       if (c + 1 < d) store_pairs(dst + pitch + x, highs(a, b));
@@ -203,7 +260,7 @@ struct PairConstant {
 // sum[i][b] += q[i][e] * k[e][x + b], both by channels
 template <class K, int NI, int NB>
 INLINE void dot_pairs(const Pair* q, ptrdiff_t q_row, ptrdiff_t q_channel, const Pair* k,
-                      ptrdiff_t k_channel, int pairs, V<float> (&sum)[NI][NB]) {
+                      ptrdiff_t k_channel, int pairs, Lanes (&sum)[NI][NB]) {
 #pragma GCC unroll 1
   for (int e = 0; e < pairs; e++, q += q_channel, k += k_channel) {
     Pairs qs[NI];
@@ -220,7 +277,7 @@ INLINE void dot_pairs(const Pair* q, ptrdiff_t q_row, ptrdiff_t q_channel, const
 template <Part first, Part second, int NC>
 INLINE void mix_pairs(const Pair* p, ptrdiff_t p_row, ptrdiff_t p_offset, const Pair* v,
                       ptrdiff_t v_channel, ptrdiff_t v_offset, int offsets,
-                      V<float> (&sum)[2][NC]) {
+                      Lanes (&sum)[2][NC]) {
 #pragma GCC unroll 1
   for (int b = 0; b < offsets; b++, p += p_offset, v += v_offset) {
     const Pairs p0 = load_pairs(p), p1 = load_pairs(p + p_row);
@@ -234,12 +291,12 @@ INLINE void mix_pairs(const Pair* p, ptrdiff_t p_row, ptrdiff_t p_offset, const 
 }
 
 // 2^x for x <= 0, to 13 bits, of which a bfloat16 keeps 8. NaN stays NaN.
-INLINE V<float> exp2_coarse(V<float> x) {
-  const V<float> r = above_floor(x);
-  V<float> p = splat(7.802452332e-02f);
-  p = p * r + splat(2.260671590e-01f);
-  p = p * r + splat(6.958335367e-01f);
-  p = p * r + splat(9.999252192e-01f);
+INLINE Lanes exp2_coarse(Lanes x) {
+  const Lanes r = above_floor(x);
+  Lanes p = splat_as<Half>(7.802452332e-02f);
+  p = p * r + splat_as<Half>(2.260671590e-01f);
+  p = p * r + splat_as<Half>(6.958335367e-01f);
+  p = p * r + splat_as<Half>(9.999252192e-01f);
   return times_power(p, x);  // p 2^floor(x)
 }
 

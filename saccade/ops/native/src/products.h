@@ -16,56 +16,78 @@ constexpr int R = 3;
 constexpr int BLOCK = REGISTERS == 32 ? 8 : 4;
 static_assert(R * BLOCK + R + 1 <= REGISTERS, "the tile of sums must stay in registers");
 
+// Whether a load takes twice as long unless it is aligned: it is then not worth an operand of its own.
+template <class T>
+constexpr bool SLOW_LOADS = sizeof(typename T::V) == 64;
+
 struct Pixels {  // one value per lane
-  template <class S>
-  static INLINE V<S> at(const S* p) {
-    return load(p);
+  template <class T>
+  static INLINE typename T::V at(const typename T::Number* p) {
+    return load_as<T>(p);
   }
 };
 struct Constant {  // one value for all lanes
-  template <class S>
-  static INLINE V<S> at(const S* p) {
-    return splat(*p);
+  template <class T>
+  static INLINE typename T::V at(const typename T::Number* p) {
+    return splat_as<T>(*p);
   }
 };
 
-template <class K, int NI, int NB, class S>
-INLINE void dot(const S* q, ptrdiff_t q_row, ptrdiff_t q_channel, const S* k, ptrdiff_t k_channel,
-                int channels, V<S> (&sum)[NI][NB]) {
+template <class K, class T, int NI, int NB>
+INLINE void dot_as(const typename T::Number* q, ptrdiff_t q_row, ptrdiff_t q_channel,
+                   const typename T::Number* k, ptrdiff_t k_channel, int channels,
+                   typename T::V (&sum)[NI][NB]) {
 #pragma GCC unroll 1
   for (int c = 0; c < channels; c++, q += q_channel, k += k_channel) {
-    V<S> qs[NI];
-    for (int i = 0; i < NI; i++) qs[i] = load(q + i * q_row);
+    typename T::V qs[NI];
+    for (int i = 0; i < NI; i++) qs[i] = load_as<T>(q + i * q_row);
     for (int b = 0; b < NB; b++) {
-      V<S> kb = K::at(k + b);
-      if constexpr (NI == 2) kb = loaded(kb);
+      typename T::V kb = K::template at<T>(k + b);
+      if constexpr (NI == 2 || (NI > 2 && SLOW_LOADS<T>)) kb = loaded(kb);
       for (int i = 0; i < NI; i++) sum[i][b] += qs[i] * kb;
     }
   }
 }
 
-template <class X, int LO, int HI, int NC, class S>
-INLINE void mix(const S* p, ptrdiff_t p_row, ptrdiff_t p_offset, const S* v, ptrdiff_t v_channel,
-                ptrdiff_t v_offset, int offsets, V<S> (&sum)[R][NC]) {
+template <class X, int LO, int HI, class T, int NC>
+INLINE void mix_as(const typename T::Number* p, ptrdiff_t p_row, ptrdiff_t p_offset,
+                   const typename T::Number* v, ptrdiff_t v_channel, ptrdiff_t v_offset, int offsets,
+                   typename T::V (&sum)[R][NC]) {
   p += LO * p_row;
 #pragma GCC unroll 1
   for (int b = 0; b < offsets; b++, p += p_offset, v += v_offset) {
-    V<S> ps[HI - LO + 1];
-    for (int i = LO; i <= HI; i++) ps[i - LO] = load(p + (i - LO) * p_row);
+    typename T::V ps[HI - LO + 1];
+    for (int i = LO; i <= HI; i++) ps[i - LO] = load_as<T>(p + (i - LO) * p_row);
     for (int c = 0; c < NC; c++) {
-      V<S> vc = X::at(v + c * v_channel);
-      if constexpr (HI - LO == 1) vc = loaded(vc);
+      typename T::V vc = X::template at<T>(v + c * v_channel);
+      if constexpr (HI - LO == 1 || (HI > LO && SLOW_LOADS<T>)) vc = loaded(vc);
       for (int i = LO; i <= HI; i++) sum[i][c] += ps[i - LO] * vc;
     }
   }
 }
 
+// The same in vectors of the usual width.
+template <class K, int NI, int NB, class S>
+INLINE void dot(const S* q, ptrdiff_t q_row, ptrdiff_t q_channel, const S* k, ptrdiff_t k_channel,
+                int channels, V<S> (&sum)[NI][NB]) {
+  dot_as<K, Vector<S>>(q, q_row, q_channel, k, k_channel, channels, sum);
+}
+template <class X, int LO, int HI, int NC, class S>
+INLINE void mix(const S* p, ptrdiff_t p_row, ptrdiff_t p_offset, const S* v, ptrdiff_t v_channel,
+                ptrdiff_t v_offset, int offsets, V<S> (&sum)[R][NC]) {
+  mix_as<X, LO, HI, Vector<S>>(p, p_row, p_offset, v, v_channel, v_offset, offsets, sum);
+}
+
 // Zeros, one register at a time (an initialiser would go through memory). S is to be named: a deduced
 // type of vectors would forget that they are aligned as numbers are.
+template <class T, int NI, int NB>
+INLINE void clear_as(typename T::V (&sum)[NI][NB]) {
+  for (int i = 0; i < NI; i++)
+    for (int b = 0; b < NB; b++) sum[i][b] = typename T::V{};
+}
 template <class S, int NI, int NB>
 INLINE void clear(V<S> (&sum)[NI][NB]) {
-  for (int i = 0; i < NI; i++)
-    for (int b = 0; b < NB; b++) sum[i][b] = V<S>{};
+  clear_as<Vector<S>>(sum);
 }
 
 // Cut [0, n) into equal blocks of at most BLOCK, and f(start, Int<size>) for each.

@@ -4,7 +4,7 @@
 //
 // A task is a band of rows x a strip of columns of one head. It walks down its band R query rows at
 // a time and keeps, as planar rows in a ring, just the R + 2P rows of keys and values they see. The
-// logits of R x LANES queries live in L1 and are never written anywhere else.
+// logits of R x N queries, N lanes, live in L1 and are never written anywhere else.
 //
 // The backward recomputes them. For R query rows it leaves p and ds in a buffer *shifted to the
 // place of the key*, from where keys gather their gradient; a scatter would read and write memory
@@ -19,10 +19,11 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-template <class E, class S, int Known>
-void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
+template <class E, class T, int Known>
+void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, typename T::Number* scratch) {
+  using S = typename T::Number;
   const SasaPart part(c, plan, task);
-  SasaTile<S, Known> tile(c, plan.strip, plan.pitch);
+  SasaTile<T, Known> tile(c, plan.strip, plan.pitch);
   tile.q0 = part.x0, tile.q1 = part.x1, tile.left = part.x0 - tile.P;
   tile.carve(scratch, false);
   tile.prepare(part.head, false);
@@ -40,7 +41,7 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
     }
     for (int i = 0; i < rows; i++)
       rows_in(c.q, y + i, part.x0, part.x1, S(LOG2E), tile.queries + i * tile.row);
-    for (int x = 0; x < part.x1 - part.x0; x += LANES<S>) tile.forward(y, rows, x);
+    for (int x = 0; x < part.x1 - part.x0; x += tile.N) tile.forward(y, rows, x);
     for (int i = 0; i < rows; i++)
       unpack<E>(c.out, part.b, c0, c.d, y + i, part.x0, part.x1, plan.pitch, S(1),
                 tile.outs + i * tile.row + P);
@@ -48,14 +49,16 @@ void sasa_forward(const Sasa& c, const SasaPlan& plan, int task, S* scratch) {
 }
 
 // `tables` receives this task's share of drow and dcol: 2 x window x d/2.
-template <class E, class S, int Known>
-void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S* tables) {
-  constexpr int N = LANES<S>;
+template <class E, class T, int Known>
+void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, typename T::Number* scratch,
+                   typename T::Number* tables) {
+  using S = typename T::Number;
+  constexpr int N = LANES_OF<T>;
   const SasaPart part(c, plan, task);
   const int K = c.window, P = K / 2, d = c.d, c0 = part.head * d, pitch = plan.pitch;
   const int q0 = max(0, part.x0 - (plan.strips > 1 ? P : 0));
   const int q1 = min(c.W, part.x1 + (plan.strips > 1 ? P : 0));
-  SasaTile<S, Known> tile(c, min(c.W, plan.strip + (plan.strips > 1 ? 2 * P : 0)), pitch);
+  SasaTile<T, Known> tile(c, min(c.W, plan.strip + (plan.strips > 1 ? 2 * P : 0)), pitch);
   tile.carve(scratch, true);
   tile.q0 = q0, tile.q1 = q1, tile.left = q0 - P;
   tile.prepare(part.head, true);
@@ -87,7 +90,7 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
     const int fresh = y == first ? 0 : y + P;
     // Keys follow one vector behind the queries, while what those leave for them is near.
     for (int x = 0, j = part.x0 - tile.left; x < q1 - q0; x += N) {
-      tile.backward_queries(y, rows, x, own, lanes<S>(part.x0 - q0 - x, part.x1 - q0 - x));
+      tile.backward_queries(y, rows, x, own, lanes_as<T>(part.x0 - q0 - x, part.x1 - q0 - x));
       for (; j < part.x1 - tile.left && (j <= x || x + N >= q1 - q0); j += N) {
         tile.backward_keys(tile.shifted_p, tile.gouts, tile.dvalues, y, rows, from, to, fresh,
                            j);
@@ -114,8 +117,8 @@ void sasa_backward(const Sasa& c, const SasaPlan& plan, int task, S* scratch, S*
   for (int a = 0; a < K; a++)
     for (int ch = 0; ch < tile.half; ch++) {
       const size_t at = (size_t(ch) * K + a) * N;
-      tables[a * tile.half + ch] = S(LN2) * sum<S>(load(tile.drow_lanes + at));
-      tables[(K + a) * tile.half + ch] = S(LN2) * sum<S>(load(tile.dcol_lanes + at));
+      tables[a * tile.half + ch] = S(LN2) * sum_as<T>(load_as<T>(tile.drow_lanes + at));
+      tables[(K + a) * tile.half + ch] = S(LN2) * sum_as<T>(load_as<T>(tile.dcol_lanes + at));
     }
 }
 

@@ -22,14 +22,20 @@ inline void block_forward(const Block& c, int task, float* scratch) {
   const BlockPart part(c, task);
   BlockTile tile(c, scratch, false);
   const int along = BlockPart::along(c);
-  for (int y = part.y0; y < part.y1; y++)
-    for (int x = 0; x < along; x++) {
-      tile.enter(part.b, y, x);
-      for (int h = 0; h < c.heads; h++) {
-        tile.weigh(h);
-        tile.gather(h);
+  const auto each = [&](auto&& first, auto&& second) INLINED {
+    for (int y = part.y0; y < part.y1; y++)
+      for (int x = 0; x < along; x++) {
+        tile.enter(part.b, y, x);
+        for (int h = 0; h < c.heads; h++) first(h);
+        for (int h = 0; h < c.heads; h++) second(h);
       }
-    }
+  };
+  if (!tile.has_few_channels())
+    each([&](int h) { tile.weigh(h), tile.gather(h); }, [](int) {});
+  else if (c.inputs == 3)
+    each([&](int h) { tile.weigh_image<3>(h); }, [&](int h) { tile.gather_image<3>(h); });
+  else
+    each([&](int h) { tile.weigh_image<0>(h); }, [&](int h) { tile.gather_image<0>(h); });
 }
 
 // `partial` receives this task's share of the parameters' gradients, in the order of BlockSums.

@@ -6,6 +6,10 @@
 // A block has as many pixels as the widest vector has lanes. Logits have the pixels i along lanes:
 // queries are vectors, keys are numbers for all lanes, and r, which depends on both, is a table for
 // each row and column of j. Results have channels along lanes, as they lie in memory.
+//
+// Forward, an image of few channels spares q and k: with M = Wq^T Wk and R(i, j) = Wq^T r(i, j),
+//
+//     s(i, j) = x(i) M x(j) + x(i) R(i, j)
 #pragma once
 #include <cmath>
 
@@ -40,6 +44,7 @@ struct BlockTile {
   float *values, *rows, *cols;
   // Of the block, or of one of its heads: (channel, pixel), or (pixel, channel) for v; p is (j, i).
   float *xs, *q, *k, *v, *p;
+  float *images, *image_rows, *image_cols;  // of each head: log2 e times M; R by row and column of j
   // Backward; forward, g is room for a result. Sums over blocks have lanes that are added up in the end.
   float *g, *g_turned, *dp, *ds_turned, *dv, *dv_turned, *dxs;
   float *values_turned;  // (channel, input, place)
@@ -61,6 +66,15 @@ struct BlockTile {
   void enter(int image, int y, int x) {
     b = image, y0 = y * SIDE, x0 = x * SIDE, inside = 0;
     const float* from = static_cast<const float*>(call.x.data) + b * call.x.batch;
+    if (C == 3 && y0 + SIDE <= call.H && x0 + SIDE <= call.W) {
+      inside = (1 << PIXELS) - 1;
+      from += y0 * call.x.row + x0 * call.x.column;
+      for (int j = 0; j < PIXELS; j++)
+        for (int i = 0; i < 3; i++)
+          xs[i * PIXELS + j] =
+              from[i * call.x.channel + j / SIDE * call.x.row + j % SIDE * call.x.column];
+      return;
+    }
     for (int j = 0; j < PIXELS; j++) {
       const int row = y0 + j / SIDE, column = x0 + j % SIDE;
       const bool here = row < call.H && column < call.W;
@@ -101,27 +115,107 @@ struct BlockTile {
       softmax(p + i);
     }
   }
+  bool has_few_channels() const { return C <= d; }
+  // The same p without q and k; KNOWN: C, if it is 3.
+  template <int KNOWN>
+  void weigh_image(int h) {
+    float* const p = this->p + ptrdiff_t(h) * PIXELS * PIXELS;
+    const int C = KNOWN ? KNOWN : this->C;
+    const float* m = images + ptrdiff_t(h) * C * C;
+    const ptrdiff_t table = ptrdiff_t(SIDE) * C * PIXELS;
+    for (int i = 0; i < PIXELS; i += WIDE) {
+      Wide s[PIXELS], by_row[SIDE], by_col[SIDE];
+      for (int a = 0; a < SIDE; a++) by_row[a] = by_col[a] = Wide{};
+      for (int n = 0; call.row && n < C; n++) {
+        const Wide x = load_wide(xs + n * PIXELS + i);
+        for (int a = 0; a < SIDE; a++) {
+          const ptrdiff_t at = h * table + (ptrdiff_t(a) * C + n) * PIXELS + i;
+          by_row[a] += x * load_wide(image_rows + at);
+          by_col[a] += x * load_wide(image_cols + at);
+        }
+      }
+      for (int j = 0; j < PIXELS; j++) s[j] = by_row[j / SIDE] + by_col[j % SIDE];
+      for (int c = 0; c < C; c++) {
+        Wide u{};
+        for (int n = 0; n < C; n++) u += splat_wide(m[n * C + c]) * load_wide(xs + n * PIXELS + i);
+        for (int j = 0; j < PIXELS; j++) s[j] += u * splat_wide(xs[c * PIXELS + j]);
+      }
+      if (call.mask && inside != (1 << PIXELS) - 1)
+        for (int j = 0; j < PIXELS; j++)
+          if (!(inside >> j & 1)) s[j] = splat_wide(-3e38f);
+      Wide most = s[0], total{};
+      repeat<PIXELS - 1>([&](auto j) INLINED { most = maximum_wide(s[j + 1], most); });
+      repeat<PIXELS>([&](auto j) INLINED { total += s[j] = exp2_as<Widest<float>>(s[j] - most); });
+      const Wide inverse = 1.0f / total;
+      repeat<PIXELS>([&](auto j) INLINED { store_wide(p + j * PIXELS + i, s[j] * inverse); });
+    }
+  }
+  // y(i) of a vector of channels from c on, at pixels from `first` on.
+  template <int KNOWN, int COUNT>
+  INLINE void sums_of_image(int first, int channel, Wide (&sum)[COUNT]) const {
+    const int C = KNOWN ? KNOWN : this->C;
+    const float* const p = this->p + ptrdiff_t(channel / d) * PIXELS * PIXELS;
+    for (int i = 0; i < COUNT; i++) sum[i] = Wide{};
+#pragma GCC unroll 1
+    for (int j = 0; j < PIXELS; j++) {
+      Wide value{};
+      for (int n = 0; n < C; n++)
+        value += splat_wide(xs[n * PIXELS + j]) *
+                 load_wide(values + (ptrdiff_t(j) * C + n) * D + channel);
+      for (int i = 0; i < COUNT; i++) sum[i] += value * splat_wide(p[j * PIXELS + first + i]);
+    }
+  }
+  template <int KNOWN>
+  void gather_image(int h) {
+    constexpr int FEW = REGISTERS == 32 ? PIXELS : 8;
+    for (int c = 0; c < d; c += WIDE) {
+      const int channel = h * d + c;
+      if (call.scale && inside == (1 << PIXELS) - 1) {
+        const Wide scale = load_wide(call.scale + channel), shift = load_wide(call.shift + channel);
+        Wide most = splat_wide(-INFINITY), total{};
+        for (int first = 0; first < PIXELS; first += FEW) {
+          Wide sum[FEW];
+          sums_of_image<KNOWN>(first, channel, sum);
+          repeat<FEW>([&](auto i) INLINED {
+            const Wide one = sum[i] * scale + shift;
+            most = maximum_wide(most, one), total += one;
+          });
+        }
+        if (all_finite(total)) {  // else the maximum might have lost a NaN
+          store_wide(maxima() + channel, most);
+          continue;
+        }
+      }
+      for (int first = 0; first < PIXELS; first += FEW) {
+        Wide sum[FEW];
+        sums_of_image<KNOWN>(first, channel, sum);
+        for (int i = 0; i < FEW; i++) store_wide(g + (first + i) * WIDE, sum[i]);
+      }
+      give(channel, g);
+    }
+  }
   // y of head h, at every pixel; or its maximum over the block.
   void gather(int h) {
     for (int c = 0; c < d; c += WIDE) {
-      float* all = g;  // (pixel, lane)
-      products(v + c, d, p, PIXELS, 1, PIXELS, all, WIDE);
-      const int channel = h * d + c;
-      if (call.scale) {
-        const Wide scale = load_wide(call.scale + channel), shift = load_wide(call.shift + channel);
-        Wide most{};
-        bool first = true;
-        each_inside([&](int i) {
-          const Wide one = load_wide(all + i * WIDE) * scale + shift;
-          most = first ? one : most > one ? most : most != most ? most : one;
-          first = false;
-        });
-        const ptrdiff_t along = (call.W + SIDE - 1) / SIDE, down = (call.H + SIDE - 1) / SIDE;
-        store_wide(call.y + ((b * down + y0 / SIDE) * along + x0 / SIDE) * D + channel, most);
-      } else {
-        each_inside([&](int i) { store_wide(call.y + place(i) + channel, load_wide(all + i * WIDE)); });
-      }
+      products(v + c, d, p, PIXELS, 1, PIXELS, g, WIDE);
+      give(h * d + c, g);
     }
+  }
+  // A vector of channels of y at all pixels (pixel, lane).
+  INLINE void give(int channel, const float* all) {
+    if (!call.scale)
+      return each_inside([&](int i) INLINED {
+        store_wide(call.y + place(i) + channel, load_wide(all + i * WIDE));
+      });
+    const Wide scale = load_wide(call.scale + channel), shift = load_wide(call.shift + channel);
+    Wide most{};
+    bool first = true;
+    each_inside([&](int i) INLINED {
+      const Wide one = load_wide(all + i * WIDE) * scale + shift;
+      most = first ? one : most > one ? most : most != most ? most : one;
+      first = false;
+    });
+    store_wide(maxima() + channel, most);
   }
 
   // -- backward -----------------------------------------------------------------------------
@@ -220,8 +314,13 @@ struct BlockTile {
     rows = from.take(table), cols = from.take(table);
     xs = from.take(size_t(C) * PIXELS);
     q = from.take(channels), k = from.take(channels), v = from.take(channels);
-    p = from.take(square);
+    p = from.take(square * (has_few_channels() && !backward ? call.heads : 1));
     g = from.take(channels);
+    if (!backward && has_few_channels()) {
+      const size_t image_table = size_t(call.heads) * SIDE * C * PIXELS;
+      images = from.take(size_t(call.heads) * C * C);
+      image_rows = from.take(image_table), image_cols = from.take(image_table);
+    }
     if (backward) {
       g_turned = from.take(channels), dv = from.take(channels), dv_turned = from.take(channels);
       dp = from.take(square), ds_turned = from.take(square);
@@ -240,11 +339,38 @@ struct BlockTile {
           values[(ptrdiff_t(j) * C + n) * D + c] = w;
           if (backward) values_turned[(ptrdiff_t(c) * C + n) * PIXELS + j] = w;
         }
+    if (!backward && has_few_channels()) return lay_out_image();
     if (!call.row) return;
     each_position([&](int a, int c, int i, ptrdiff_t at) {
       rows[at] = call.row[(a - i / SIDE + SIDE - 1) * half + c];
       cols[at] = call.col[(a - i % SIDE + SIDE - 1) * half + c];
     });
+  }
+  void lay_out_image() {
+    for (int h = 0; h < call.heads; h++) {
+      const float *wq = call.wq + ptrdiff_t(h) * d * C, *wk = call.wk + ptrdiff_t(h) * d * C;
+      for (int n = 0; n < C; n++)
+        for (int m = 0; m < C; m++) {
+          float sum = 0;
+          for (int c = 0; c < d; c++) sum += wq[c * C + n] * wk[c * C + m];
+          images[(ptrdiff_t(h) * C + n) * C + m] = sum * float(LOG2E);
+        }
+      for (int offset = 0; call.row && offset < PLACES; offset++)
+        for (int n = 0; n < C; n++) {
+          float by_row = 0, by_col = 0;
+          for (int c = 0; c < half; c++) {
+            by_row += call.row[offset * half + c] * wq[c * C + n];
+            by_col += call.col[offset * half + c] * wq[(half + c) * C + n];
+          }
+          for (int a = 0; a < SIDE; a++) {  // the row or column of j; SIDE - 1 + a - offset is that of i
+            float* to = image_rows + ((ptrdiff_t(h) * SIDE + a) * C + n) * PIXELS;
+            float* at = image_cols + ((ptrdiff_t(h) * SIDE + a) * C + n) * PIXELS;
+            const int line = a + SIDE - 1 - offset;
+            for (int e = 0; line >= 0 && line < SIDE && e < SIDE; e++)
+              to[line * SIDE + e] = by_row * float(LOG2E), at[e * SIDE + line] = by_col * float(LOG2E);
+          }
+        }
+    }
   }
   // f(row or column of j, channel, pixel i, place in the table).
   template <class F>
@@ -261,6 +387,21 @@ struct BlockTile {
   // Of y and its gradient.
   ptrdiff_t place(int i) const {
     return ((ptrdiff_t(b) * call.H + y0 + i / SIDE) * call.W + x0 + i % SIDE) * D;
+  }
+  // Of the block, for all channels.
+  float* maxima() const {
+    const ptrdiff_t along = (call.W + SIDE - 1) / SIDE, down = (call.H + SIDE - 1) / SIDE;
+    return call.y + ((b * down + y0 / SIDE) * along + x0 / SIDE) * D;
+  }
+  static INLINE bool all_finite(Wide v) {
+#ifdef __AVX512F__
+    return !_mm512_cmp_ps_mask(v - v, v - v, _CMP_UNORD_Q);
+#else
+    const Wide difference = v - v;
+    float sum = 0;
+    for (int i = 0; i < WIDE; i++) sum += difference[i];
+    return sum == 0;
+#endif
   }
   static INLINE void add(float* to, Wide more) { store_wide(to, load_wide(to) + more); }
   INLINE void project(const float* w, float* to) const {

@@ -9,7 +9,18 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-template <int Known>
+// What a map of E is written as.
+template <class E>
+struct Stored {
+  using Element = bfloat16;
+};
+template <>
+struct Stored<float> {
+  using Element = float;
+};
+
+// E: uint16_t or, of maps in fp32, float; see pack_pairs.
+template <class E, int Known>
 void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scratch) {
   const SasaPart part(c, plan, task);
   SasaHalfTile<Known> tile(c, plan.strip, plan.pitch);
@@ -19,7 +30,7 @@ void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scr
   const int P = tile.P, c0 = part.head * c.d, x0 = max(0, tile.left), x1 = min(c.W, part.x1 + P);
   const auto row_in = [&](const Map& map, int y, int from, int to, Pair* dst) {
     if (!tile.inside(y)) return zero(dst, tile.duo);
-    pack_pairs(map, part.b, c0, c.d, y, from, to, plan.pitch, soon(map, y, c.H, 2 + P, c.d),
+    pack_pairs<E>(map, part.b, c0, c.d, y, from, to, plan.pitch, soon(map, y, c.H, 2 + P, c.d),
                dst + from - tile.left);
   };
   for (int y = part.y0, next = y; y < part.y1; y += 2) {
@@ -37,8 +48,8 @@ void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scr
       row_in(c.q, y + i, part.x0, part.x1, tile.queries + i * tile.duo);
     for (int x = 0; x < part.x1 - part.x0; x += tile.N) tile.forward(y, x);
     for (int i = 0; i < min(2, part.y1 - y); i++)
-      unpack<bfloat16>(c.out, part.b, c0, c.d, y + i, part.x0, part.x1, plan.pitch, 1.0f,
-                       tile.outs + i * tile.row + P);
+      unpack<typename Stored<E>::Element>(c.out, part.b, c0, c.d, y + i, part.x0, part.x1,
+                                          plan.pitch, 1.0f, tile.outs + i * tile.row + P);
   }
 }
 
@@ -59,7 +70,7 @@ void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, float* sc
   const int x0 = max(0, tile.left), x1 = min(c.W, q1 + P);
   const auto row_in = [&](const Map& map, int y, int from, int to, Pair* dst) {
     if (!tile.inside(y)) return zero(dst, tile.duo);
-    pack_pairs(map, part.b, c0, d, y, from, to, pitch, soon(map, y, c.H, 2 + P, d),
+    pack_pairs<uint16_t>(map, part.b, c0, d, y, from, to, pitch, soon(map, y, c.H, 2 + P, d),
                dst + from - tile.left);
   };
   const int first = max(0, part.y0 - P) / 2 * 2, last = min(c.H, part.y1 + P);
@@ -89,7 +100,7 @@ void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, float* sc
     const int fresh = y == first ? 0 : y + P;
     // Keys follow one vector behind the queries, while what those leave for them is in L1.
     for (int x = 0, j = part.x0 - tile.left; x < q1 - q0; x += N) {
-      tile.backward_queries(y, rows, x, own, lanes<float>(part.x0 - q0 - x, part.x1 - q0 - x));
+      tile.backward_queries(y, rows, x, own, lanes_as<Half>(part.x0 - q0 - x, part.x1 - q0 - x));
       for (; j < part.x1 - tile.left && (j <= x || x + N >= q1 - q0); j += N) {
         tile.backward_keys(tile.shifted_p, tile.gout_rows, tile.dvalues, y, from, to, fresh, j);
         if (tile.content)
@@ -114,8 +125,8 @@ void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, float* sc
   for (int a = 0; a < K; a++)
     for (int ch = 0; ch < tile.half; ch++) {
       const size_t at = (size_t(ch) * K + a) * N;
-      tables[a * tile.half + ch] = sum<float>(load(tile.drow_lanes + at));
-      tables[(K + a) * tile.half + ch] = sum<float>(load(tile.dcol_lanes + at));
+      tables[a * tile.half + ch] = sum_as<Half>(load_as<Half>(tile.drow_lanes + at));
+      tables[(K + a) * tile.half + ch] = sum_as<Half>(load_as<Half>(tile.dcol_lanes + at));
     }
 }
 

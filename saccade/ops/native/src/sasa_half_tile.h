@@ -21,7 +21,7 @@ struct SasaHalfTile : SasaWindow<Known> {
   using SasaWindow<Known>::K;
   using SasaWindow<Known>::P;
   using Element = float;
-  static constexpr int ROWS = 2, N = LANES<float>;
+  static constexpr int ROWS = 2, N = LANES_OF<Half>;
   const Sasa& call;
   int d, H, W, half, pitch;
   bool content, position;
@@ -161,18 +161,18 @@ struct SasaHalfTile : SasaWindow<Known> {
     const int pairs = position ? (half + 1) / 2 : 0;
     blocks(K, [&](int b0, auto nb) INLINED {
       constexpr int NB = decltype(nb)::value;
-      V<float> r[2][NB], c[2][NB];
-      clear<float>(r);
+      Lanes r[2][NB], c[2][NB];
+      clear_as<Half>(r);
       dot_pairs<PairConstant>(q, duo, pitch, row_table + b0, K, pairs, r);
       for (int i = 0; i < 2; i++)
         for (int b = 0; b < NB; b++) {
-          store(along_row + (i * K + b0 + b) * N, r[i][b]);
-          c[i][b] = load(outside + (b0 + b) * N);
+          store_as<Half>(along_row + (i * K + b0 + b) * N, r[i][b]);
+          c[i][b] = load_as<Half>(outside + (b0 + b) * N);
         }
       dot_pairs<PairConstant>(q + half / 2 * ptrdiff_t(pitch), duo, pitch, col_table + b0, K, pairs,
                               c);
       for (int i = 0; i < 2; i++)
-        for (int b = 0; b < NB; b++) store(along_col + (i * K + b0 + b) * N, c[i][b]);
+        for (int b = 0; b < NB; b++) store_as<Half>(along_col + (i * K + b0 + b) * N, c[i][b]);
     });
   }
 
@@ -180,7 +180,7 @@ struct SasaHalfTile : SasaWindow<Known> {
   // `top` is the largest.
   template <bool Biased>
   void products(const Pair* q, Pair* ring, int pairs, int y, int x0, float* to,
-                V<float> (&top)[2]) {
+                Lanes (&top)[2]) {
     for (int t = 0; t < 2 + 2 * P; t++) {
       const bool in = inside(y + t - P);
       if (!in && call.mask) continue;  // never looked at
@@ -190,22 +190,22 @@ struct SasaHalfTile : SasaWindow<Known> {
         constexpr int NB = decltype(nb)::value;
         span<2>(lo, hi, [&](auto Lo, auto Hi) INLINED {
           constexpr int LO = decltype(Lo)::value, NI = decltype(Hi)::value - LO + 1;
-          V<float> s[NI][NB];
-          clear<float>(s);
+          Lanes s[NI][NB];
+          clear_as<Half>(s);
           if constexpr (Biased)
             for (int i = 0; i < NI; i++) {
-              const V<float> r = load(along_row + ((LO + i) * K + t - LO - i) * N);
+              const Lanes r = load_as<Half>(along_row + ((LO + i) * K + t - LO - i) * N);
               for (int b = 0; b < NB; b++)
-                s[i][b] = r + load(along_col + ((LO + i) * K + b0 + b) * N);
+                s[i][b] = r + load_as<Half>(along_col + ((LO + i) * K + b0 + b) * N);
             }
           dot_pairs<PairPixels>(q + LO * duo, duo, pitch, k + b0, pitch, n, s);
           for (int i = 0; i < NI; i++) {
-            V<float> most = s[i][0];
+            Lanes most = s[i][0];
             for (int b = 0; b < NB; b++) {
-              store(to + (((LO + i) * K + t - LO - i) * K + b0 + b) * N, s[i][b]);
-              if constexpr (Biased) most = maximum<float>(most, s[i][b]);
+              store_as<Half>(to + (((LO + i) * K + t - LO - i) * K + b0 + b) * N, s[i][b]);
+              if constexpr (Biased) most = maximum_as<Half>(most, s[i][b]);
             }
-            if constexpr (Biased) top[LO + i] = maximum<float>(top[LO + i], most);
+            if constexpr (Biased) top[LO + i] = maximum_as<Half>(top[LO + i], most);
           }
         });
       });
@@ -221,7 +221,7 @@ struct SasaHalfTile : SasaWindow<Known> {
 
   // sum[i][c] over the window of query row i, of weights * ring(row, column).
   template <int NC>
-  INLINE void gather(Pair* ring, int c, int y, int x0, V<float> (&sum)[2][NC]) {
+  INLINE void gather(Pair* ring, int c, int y, int x0, Lanes (&sum)[2][NC]) {
     const ptrdiff_t next = ptrdiff_t(P + 1) * K * N;
     for (int m = 0; m <= P; m++) {
       const int r = y + 2 * m - P;
@@ -239,21 +239,21 @@ struct SasaHalfTile : SasaWindow<Known> {
 
   void forward(int y, int x0) {
     const Pair* q = queries + P + x0;
-    const V<float> log2e = splat(float(LOG2E));
+    const Lanes log2e = splat_as<Half>(float(LOG2E));
     position_logits(q, border + x0 * K);
-    V<float> top[2] = {splat(-3e38f), splat(-3e38f)}, scale[2];
+    Lanes top[2] = {splat_as<Half>(-3e38f), splat_as<Half>(-3e38f)}, scale[2];
     products<true>(q, keys, content ? int(duo / pitch) : 0, y, x0, logits, top);
     for (int i = 0; i < 2; i++) {
-      const V<float> most = top[i] * log2e;
-      V<float> total[2] = {};
+      const Lanes most = top[i] * log2e;
+      Lanes total[2] = {};
       for (int m = 0; m <= P; m++) {
         const float* s = logits + ptrdiff_t(i * K + 2 * m - i) * K * N;
         Pair* to = weights + (i * (P + 1) + m) * K * N;
         const auto row_of = [&](auto first, auto second) INLINED {
           for (int b = 0; b < K; b++) {
-            V<float> e[2] = {};
-            if (first) total[0] += e[0] = exp2_coarse(load(s + b * N) * log2e - most);
-            if (second) total[1] += e[1] = exp2_coarse(load(s + (K + b) * N) * log2e - most);
+            Lanes e[2] = {};
+            if (first) total[0] += e[0] = exp2_coarse(load_as<Half>(s + b * N) * log2e - most);
+            if (second) total[1] += e[1] = exp2_coarse(load_as<Half>(s + (K + b) * N) * log2e - most);
             store_pairs(to + b * N, interleave(e[0], e[1]));
           }
         };
@@ -269,19 +269,19 @@ struct SasaHalfTile : SasaWindow<Known> {
     }
     channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
-      V<float> sum[2][NC];
-      clear<float>(sum);
+      Lanes sum[2][NC];
+      clear_as<Half>(sum);
       gather(value_rows, c, y, x0, sum);
       for (int i = 0; i < 2; i++)
         for (int j = 0; j < NC; j++)
-          store(outs + i * row + ptrdiff_t(c + j) * pitch + P + x0, sum[i][j] * scale[i]);
+          store_as<Half>(outs + i * row + ptrdiff_t(c + j) * pitch + P + x0, sum[i][j] * scale[i]);
     });
   }
 
   // Backward: see sasa_half_gradient.h.
-  void leave_weights(int y, int rows, int x0, const V<float> (&scale)[2],
-                     const V<float> (&mean)[2]);
-  void backward_queries(int y, int rows, int x0, bool own, I<float> own_lanes);
+  void leave_weights(int y, int rows, int x0, const Lanes (&scale)[2],
+                     const Lanes (&mean)[2]);
+  void backward_queries(int y, int rows, int x0, bool own, Half::I own_lanes);
   void backward_tables();
   void backward_keys(const Pair* shifted, const Pair* u, float* ring, int y, int from, int to,
                      int fresh, int j);

@@ -42,7 +42,8 @@ SasaPlan sasa_plan(const Sasa& c, bool backward) {
   for (plan.strips = 1;; plan.strips++) {
     plan.strip = round_up((c.W + plan.strips - 1) / plan.strips, N);
     const int wide = min(c.W, plan.strip + (backward && plan.strips > 1 ? 2 * P : 0));
-    plan.pitch = pitch_for(round_up(wide, N) + 2 * P + N);
+    plan.pitch = backward ? pitch_for(round_up(wide, N) + 2 * P + N)
+                          : round_up(round_up(wide, N) + 2 * P, 16);
     plan.scratch = Tile(c, wide, plan.pitch).carve(nullptr, backward);
     if (plan.scratch * sizeof(typename Tile::Element) <= BUDGET || plan.strip <= N) break;
   }

@@ -1,4 +1,4 @@
-// Local attention on one tile of R x LANES queries: the steps that sasa.h strings together.
+// Local attention on one tile of R x N queries, N lanes: the steps that sasa.h strings together.
 #pragma once
 #include "call.h"
 #include "products.h"
@@ -7,13 +7,16 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-// The buffers of a task and the steps on one tile of R x LANES queries.
-template <class S, int Known = 0>
+// The buffers of a task and the steps on one tile of R x N queries; T: `Vector` or `Widest`.
+template <class T, int Known = 0>
 struct SasaTile : SasaWindow<Known> {
   using SasaWindow<Known>::K;
   using SasaWindow<Known>::P;
+  using S = typename T::Number;
+  using Lanes = typename T::V;
+  using Mask = typename T::I;
   using Element = S;
-  static constexpr int ROWS = R, N = LANES<S>;
+  static constexpr int ROWS = R, N = LANES_OF<T>;
   static constexpr S LOWEST = S(-3e38);  // any logit is above
   const Sasa& call;
   int d, H, W, half, pitch;
@@ -24,6 +27,7 @@ struct SasaTile : SasaWindow<Known> {
 
   S *keys, *values, *queries, *outs;           // rings of R + 2P rows; R rows
   S *logits, *along_row, *along_col, *border;  // R K K N; R K N twice; per vector of columns K N
+  S* shares;                                   // R N: 1 / the sum of e^s
   S *row_table, *col_table;                    // half x K: channel by channel
   // backward
   S *gouts, *dqueries, *dkeys, *dvalues;  // R rows; R rows; rings
@@ -48,6 +52,7 @@ struct SasaTile : SasaWindow<Known> {
     along_row = from.take(size_t(R) * K * N);
     along_col = from.take(size_t(R) * K * N);
     border = from.take(size_t(round_up(q1 - q0, N)) * K);
+    shares = from.take(size_t(R) * N);
     row_table = from.take(size_t(half) * K);
     col_table = from.take(size_t(half) * K);
     if (backward) {
@@ -111,18 +116,18 @@ struct SasaTile : SasaWindow<Known> {
       constexpr int NB = decltype(nb)::value;
       pick<R>(rows, [&](auto ni) INLINED {
         constexpr int NI = decltype(ni)::value;
-        V<S> r[NI][NB], c[NI][NB];
+        Lanes r[NI][NB], c[NI][NB];
         for (int i = 0; i < NI; i++)
-          for (int b = 0; b < NB; b++) r[i][b] = V<S>{};
+          for (int b = 0; b < NB; b++) r[i][b] = Lanes{};
         const int channels = position ? half : 0;
-        dot<Constant>(q, row, pitch, row_table + b0, K, channels, r);
+        dot_as<Constant, T>(q, row, pitch, row_table + b0, K, channels, r);
         for (int i = 0; i < NI; i++)
-          for (int b = 0; b < NB; b++) store(along_row + (i * K + b0 + b) * N, r[i][b]);
+          for (int b = 0; b < NB; b++) store_as<T>(along_row + (i * K + b0 + b) * N, r[i][b]);
         for (int i = 0; i < NI; i++)
-          for (int b = 0; b < NB; b++) c[i][b] = load(outside + (b0 + b) * N);
-        dot<Constant>(q + ptrdiff_t(half) * pitch, row, pitch, col_table + b0, K, channels, c);
+          for (int b = 0; b < NB; b++) c[i][b] = load_as<T>(outside + (b0 + b) * N);
+        dot_as<Constant, T>(q + ptrdiff_t(half) * pitch, row, pitch, col_table + b0, K, channels, c);
         for (int i = 0; i < NI; i++)
-          for (int b = 0; b < NB; b++) store(along_col + (i * K + b0 + b) * N, c[i][b]);
+          for (int b = 0; b < NB; b++) store_as<T>(along_col + (i * K + b0 + b) * N, c[i][b]);
       });
     });
   }
@@ -136,7 +141,7 @@ struct SasaTile : SasaWindow<Known> {
   // to[i][a][b] = sum over channels of q[i] * keys(row a, column + b); if Biased, plus q . r, and
   // `top` is the largest.
   template <bool Biased>
-  void products(const S* q, S* ring, int channels, int y, int rows, int x0, S* to, V<S> (&top)[R]) {
+  void products(const S* q, S* ring, int channels, int y, int rows, int x0, S* to, Lanes (&top)[R]) {
     window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
       const bool in = inside(r);
       if (!in && call.mask) return;  // never looked at
@@ -146,20 +151,20 @@ struct SasaTile : SasaWindow<Known> {
         constexpr int NB = decltype(nb)::value;
         pick<R>(hi - lo + 1, [&](auto ni) INLINED {
           constexpr int NI = decltype(ni)::value;
-          V<S> s[NI][NB];
+          Lanes s[NI][NB];
           for (int i = 0; i < NI; i++)
             for (int b = 0; b < NB; b++)
-              s[i][b] = Biased ? load(along_row + ((lo + i) * K + t - lo - i) * N) +
-                                     load(along_col + ((lo + i) * K + b0 + b) * N)
-                               : V<S>{};
-          dot<Pixels>(q + lo * row, row, pitch, k + b0, pitch, n, s);
+              s[i][b] = Biased ? load_as<T>(along_row + ((lo + i) * K + t - lo - i) * N) +
+                                     load_as<T>(along_col + ((lo + i) * K + b0 + b) * N)
+                               : Lanes{};
+          dot_as<Pixels, T>(q + lo * row, row, pitch, k + b0, pitch, n, s);
           for (int i = 0; i < NI; i++) {
-            V<S> most = s[i][0];
+            Lanes most = s[i][0];
             for (int b = 0; b < NB; b++) {
-              store(to + (((lo + i) * K + t - lo - i) * K + b0 + b) * N, s[i][b]);
-              if constexpr (Biased) most = maximum<S>(most, s[i][b]);
+              store_as<T>(to + (((lo + i) * K + t - lo - i) * K + b0 + b) * N, s[i][b]);
+              if constexpr (Biased) most = maximum_as<T>(most, s[i][b]);
             }
-            if constexpr (Biased) top[lo + i] = maximum<S>(top[lo + i], most);
+            if constexpr (Biased) top[lo + i] = maximum_as<T>(top[lo + i], most);
           }
         });
       });
@@ -174,13 +179,13 @@ struct SasaTile : SasaWindow<Known> {
 
   // The values of a window, weighted: sum[i][c] over all (a, b) of p[i][a][b] * ring(row, column).
   template <int NC>
-  INLINE void gather(const S* p, S* ring, int c, int y, int rows, int x0, V<S> (&sum)[R][NC]) {
+  INLINE void gather(const S* p, S* ring, int c, int y, int rows, int x0, Lanes (&sum)[R][NC]) {
     window_rows(y, rows, [&](int t, int r, int lo, int hi) INLINED {
       if (!inside(r)) return;  // zeros
       const S* v = in_ring(ring, r) + ptrdiff_t(c) * pitch + x0;
       span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
-        mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(p + t * K * N, (K * K - K) * N, N, v,
-                                                              pitch, 1, K, sum);
+        mix_as<Pixels, decltype(Lo)::value, decltype(Hi)::value, T>(
+            p + t * K * N, (K * K - K) * N, N, v, pitch, 1, K, sum);
       });
     });
   }
@@ -188,113 +193,122 @@ struct SasaTile : SasaWindow<Known> {
   void forward(int y, int rows, int x0) {
     const S* q = queries + P + x0;
     position_logits(q, rows, border + x0 * K);
-    V<S> scale[R] = {}, top[R];
-    for (int i = 0; i < R; i++) top[i] = splat(LOWEST);
+    Lanes top[R];
+    for (int i = 0; i < R; i++) top[i] = splat_as<T>(LOWEST);
     products<true>(q, keys, content ? d : 0, y, rows, x0, logits, top);
+    powers(y, rows, top);
+    collect(y, rows, x0);
+  }
+  // Logits become e^(s - top), up to the share of one of them.
+  void powers(int y, int rows, const Lanes (&top)[R]) {
     for (int i = 0; i < rows; i++) {
       int from, to;
       taking_part(y + i, from, to);
       S* s = logits + size_t(i) * K * K * N;
-      const V<S> m = top[i];
-      V<S> l0{}, l1{};
+      const Lanes m = top[i];
+      Lanes l0{}, l1{};
       int j = from;
       for (; j + 1 < to; j += 2) {
-        const V<S> e0 = exp2(load(s + j * N) - m), e1 = exp2(load(s + (j + 1) * N) - m);
-        store(s + j * N, e0);
-        store(s + (j + 1) * N, e1);
+        const Lanes e0 = exp2_as<T>(load_as<T>(s + j * N) - m);
+        const Lanes e1 = exp2_as<T>(load_as<T>(s + (j + 1) * N) - m);
+        store_as<T>(s + j * N, e0);
+        store_as<T>(s + (j + 1) * N, e1);
         l0 += e0;
         l1 += e1;
       }
       if (j < to) {
-        const V<S> e = exp2(load(s + j * N) - m);
-        store(s + j * N, e);
+        const Lanes e = exp2_as<T>(load_as<T>(s + j * N) - m);
+        store_as<T>(s + j * N, e);
         l0 += e;
       }
-      scale[i] = S(1) / (l0 + l1);
+      store_as<T>(shares + i * N, S(1) / (l0 + l1));  // registers are for the sums below
     }
+  }
+  void collect(int y, int rows, int x0) {
     channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
-      V<S> sum[R][NC];
-        clear<S>(sum);
+      Lanes sum[R][NC];
+      clear_as<T>(sum);
       gather(logits, values, c, y, rows, x0, sum);
       for (int i = 0; i < R; i++)
         for (int j = 0; j < NC; j++)
-          store(outs + i * row + ptrdiff_t(c + j) * pitch + P + x0, sum[i][j] * scale[i]);
+          store_as<T>(outs + i * row + ptrdiff_t(c + j) * pitch + P + x0,
+                      sum[i][j] * load_as<T>(shares + i * N));
     });
   }
 
   // p and ds of a tile, dq, and the sums of ds that the tables' gradient needs. `own`: the task
   // answers for these queries (others are here because keys of this task are in their window).
-  void backward_queries(int y, int rows, int x0, bool own, I<S> own_lanes) {
+  void backward_queries(int y, int rows, int x0, bool own, Mask own_lanes) {
     const S *q = queries + P + x0, *g = gouts + P + x0;
     position_logits(q, rows, border + x0 * K);
-    V<S> top[R];
-    for (int i = 0; i < R; i++) top[i] = splat(LOWEST);
+    Lanes top[R];
+    for (int i = 0; i < R; i++) top[i] = splat_as<T>(LOWEST);
     products<true>(q, keys, content ? d : 0, y, rows, x0, logits, top);
     products<false>(g, values, d, y, rows, x0, dweights, top);
-    const I<S> alive = lanes<S>(0, q1 - q0 - x0);
+    const Mask alive = lanes_as<T>(0, q1 - q0 - x0);
     for (int i = 0; i < rows; i++) {
       int from, to;
       taking_part(y + i, from, to);
       S* s = logits + size_t(i) * K * K * N;
       const S* dp = dweights + size_t(i) * K * K * N;
-      const V<S> m = top[i];
-      V<S> total[2] = {}, weighted[2] = {};
+      const Lanes m = top[i];
+      Lanes total[2] = {}, weighted[2] = {};
       const auto entry = [&](int j, int n) INLINED {
-        const V<S> e = exp2(load(s + j * N) - m);
-        store(s + j * N, e);
+        const Lanes e = exp2_as<T>(load_as<T>(s + j * N) - m);
+        store_as<T>(s + j * N, e);
         total[n] += e;
-        weighted[n] += e * load(dp + j * N);
+        weighted[n] += e * load_as<T>(dp + j * N);
       };
       int j = from;
       for (; j + 1 < to; j += 2) entry(j, 0), entry(j + 1, 1);
       if (j < to) entry(j, 0);
-      const V<S> scale = S(1) / (total[0] + total[1]);
-      const V<S> mean = (weighted[0] + weighted[1]) * scale;  // of dp under p
+      const Lanes scale = S(1) / (total[0] + total[1]);
+      const Lanes mean = (weighted[0] + weighted[1]) * scale;  // of dp under p
       S *rows_of = along_row + i * K * N, *cols_of = along_col + i * K * N;
-      for (int a = 0; a < K; a++) store(rows_of + a * N, V<S>{});
+      for (int a = 0; a < K; a++) store_as<T>(rows_of + a * N, Lanes{});
       blocks(K, [&](int b0, auto nb) INLINED {
         constexpr int NB = decltype(nb)::value;
-        V<S> in_col[1][NB];
-        clear<S>(in_col);
+        Lanes in_col[1][NB];
+        clear_as<T>(in_col);
         for (int a = from / K; a < to / K; a++) {
           const ptrdiff_t j = (a * K + b0) * N;
           const ptrdiff_t at = (ptrdiff_t(i) * K * K + a * K + b0) * pitch + x0 + b0;
-          V<S> in_row = load(rows_of + a * N);
+          Lanes in_row = load_as<T>(rows_of + a * N);
           for (int b = 0; b < NB; b++) {
-            const V<S> p = keep<S>(alive, load(s + j + b * N) * scale);
-            const V<S> ds = keep<S>(alive, p * (load(dp + j + b * N) - mean));
-            store(shifted_p + at + b * (pitch + 1), p);
-            if (content) store(shifted_ds + at + b * (pitch + 1), ds);
-            store(s + j + b * N, ds);
+            const Lanes p = keep_as<T>(alive, load_as<T>(s + j + b * N) * scale);
+            const Lanes ds = keep_as<T>(alive, p * (load_as<T>(dp + j + b * N) - mean));
+            store_as<T>(shifted_p + at + b * (pitch + 1), p);
+            if (content) store_as<T>(shifted_ds + at + b * (pitch + 1), ds);
+            store_as<T>(s + j + b * N, ds);
             in_row += ds;
             in_col[0][b] += ds;
           }
-          store(rows_of + a * N, in_row);
+          store_as<T>(rows_of + a * N, in_row);
         }
-        for (int b = 0; b < NB; b++) store(cols_of + (b0 + b) * N, in_col[0][b]);
+        for (int b = 0; b < NB; b++) store_as<T>(cols_of + (b0 + b) * N, in_col[0][b]);
       });
     }
     if (!own) return;
     const auto dq = [&](int from, int to, const S* ds, const S* table) INLINED {
       channel_blocks(from, to, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
-        V<S> sum[R][NC];
-        clear<S>(sum);
+        Lanes sum[R][NC];
+        clear_as<T>(sum);
         if (position)
-          mix<Constant, 0, R - 1>(ds, K * N, N, table + (c - from) * K, K, 1, K, sum);
+          mix_as<Constant, 0, R - 1, T>(ds, K * N, N, table + (c - from) * K, K, 1, K, sum);
         if (content) gather(logits, keys, c, y, rows, x0, sum);
         for (int i = 0; i < R; i++)
           for (int j = 0; j < NC; j++)
-            store(dqueries + i * row + ptrdiff_t(c + j) * pitch + P + x0, sum[i][j]);
+            store_as<T>(dqueries + i * row + ptrdiff_t(c + j) * pitch + P + x0, sum[i][j]);
       });
     };
     if (!position) return dq(0, d, nullptr, nullptr);
     dq(0, half, along_row, row_table);
     dq(half, d, along_col, col_table);
     for (int j = 0; j < rows * K; j++) {
-      store(row_sums + j * pitch + P + x0, keep<S>(own_lanes, load(along_row + j * N)));
-      store(col_sums + j * pitch + P + x0, keep<S>(own_lanes, load(along_col + j * N)));
+      store_as<T>(row_sums + j * pitch + P + x0, keep_as<T>(own_lanes, load_as<T>(along_row + j * N)));
+      store_as<T>(col_sums + j * pitch + P + x0, keep_as<T>(own_lanes, load_as<T>(along_col + j * N)));
     }
   }
 
@@ -305,22 +319,22 @@ struct SasaTile : SasaWindow<Known> {
         constexpr int NC = decltype(nc)::value;
         blocks(K, [&](int a0, auto na) INLINED {
           constexpr int NA = decltype(na)::value;
-          V<S> sum[NC][NA];
-          clear<S>(sum);
+          Lanes sum[NC][NA];
+          clear_as<T>(sum);
           for (int i = 0; i < rows; i++)
             for (int x = P; x < P + q1 - q0; x += N) {
-              V<S> qs[NC];
+              Lanes qs[NC];
               for (int j = 0; j < NC; j++)
-                qs[j] = load(q + i * row + ptrdiff_t(c + j) * pitch + x);
+                qs[j] = load_as<T>(q + i * row + ptrdiff_t(c + j) * pitch + x);
               for (int a = 0; a < NA; a++) {
-                const V<S> dsa = load(ds + ptrdiff_t(i * K + a0 + a) * pitch + x);
+                const Lanes dsa = load_as<T>(ds + ptrdiff_t(i * K + a0 + a) * pitch + x);
                 for (int j = 0; j < NC; j++) sum[j][a] += qs[j] * dsa;
               }
             }
           for (int j = 0; j < NC; j++)
             for (int a = 0; a < NA; a++) {
               S* at = sums + ((c + j) * K + a0 + a) * N;
-              store(at, load(at) + sum[j][a]);
+              store_as<T>(at, load_as<T>(at) + sum[j][a]);
             }
         });
       });
@@ -337,24 +351,24 @@ struct SasaTile : SasaWindow<Known> {
       const int n = min(R, to - r), t = r - y + P;
       channel_blocks(0, d, [&](int c, auto nc) INLINED {
         constexpr int NC = decltype(nc)::value;
-        V<S> sum[R][NC];
-        clear<S>(sum);
+        Lanes sum[R][NC];
+        clear_as<T>(sum);
         for (int i = 0; i < rows; i++) {
           const int lo = max(0, i - t), hi = min(n - 1, K - 1 + i - t);
           if (lo > hi) continue;
           const S* p = shifted + (ptrdiff_t(i) * K * K + (t - i) * K) * pitch + j;
           const S* v = u + i * row + ptrdiff_t(c) * pitch + j + P;
           span<R>(lo, hi, [&](auto Lo, auto Hi) INLINED {
-            mix<Pixels, decltype(Lo)::value, decltype(Hi)::value>(p, K * pitch, pitch, v, pitch, -1,
-                                                                  K, sum);
+            mix_as<Pixels, decltype(Lo)::value, decltype(Hi)::value, T>(
+                p, K * pitch, pitch, v, pitch, -1, K, sum);
           });
         }
         for (int g = 0; g < R; g++) {
           if (g >= n) break;
           S* at = in_ring(ring, r + g) + ptrdiff_t(c) * pitch + j;
           if (r + g < fresh)
-            for (int k = 0; k < NC; k++) sum[g][k] += load(at + k * pitch);
-          for (int k = 0; k < NC; k++) store(at + k * pitch, sum[g][k]);
+            for (int k = 0; k < NC; k++) sum[g][k] += load_as<T>(at + k * pitch);
+          for (int k = 0; k < NC; k++) store_as<T>(at + k * pitch, sum[g][k]);
         }
       });
     }

@@ -29,7 +29,7 @@ namespace saccade {
 namespace SACCADE_ISA {
 
 // Bytes in a vector, and how many vectors the register file holds. AVX-512 brings twice the
-// registers, which pays; its wider vectors do not: maps are narrow, and half a vector is wasted.
+// registers, which always pays; its wider vectors do only where maps fill them (`WIDEST`).
 #if defined(__AVX512VL__)
 constexpr int BYTES = 32, REGISTERS = 32;
 #elif defined(__AVX2__)
@@ -44,11 +44,13 @@ template <class S>
 struct Vector;
 template <>
 struct Vector<float> {
+  typedef float Number;
   typedef float V __attribute__((vector_size(BYTES), aligned(4)));
   typedef int32_t I __attribute__((vector_size(BYTES), aligned(4)));
 };
 template <>
 struct Vector<double> {
+  typedef double Number;
   typedef double V __attribute__((vector_size(BYTES), aligned(8)));
   typedef int64_t I __attribute__((vector_size(BYTES), aligned(8)));
 };
@@ -59,7 +61,7 @@ using I = typename Vector<S>::I;
 template <class S>
 constexpr int LANES = BYTES / int(sizeof(S));
 
-// The widest vectors there are, for sums along channels, which fill them.
+// The widest vectors there are, for sums along channels, which fill them, and for wide maps.
 #ifdef __AVX512F__
 constexpr int WIDEST = 64;
 #else
@@ -120,13 +122,56 @@ INLINE S sum(V<S> v) {
   for (int i = 0; i < LANES<S>; i++) s += v[i];
   return s;
 }
+// What computes with vectors of either width takes `Vector` or `Widest` by name: a deduced type of
+// vectors would forget that they are aligned as numbers are.
+template <class S>
+struct Widest : Vector<S> {};  // double precision has no wider set than the plain one
+template <>
+struct Widest<float> {
+  typedef float Number;
+  typedef Wide V;
+  typedef int32_t I __attribute__((vector_size(WIDEST), aligned(4)));
+};
+template <class T>
+constexpr int LANES_OF = int(sizeof(typename T::V) / sizeof(typename T::Number));
+
+template <class T>
+INLINE typename T::V load_as(const typename T::Number* p) {
+  return *reinterpret_cast<const typename T::V*>(p);
+}
+template <class T>
+INLINE void store_as(typename T::Number* p, typename T::V v) {
+  *reinterpret_cast<typename T::V*>(p) = v;
+}
+template <class T>
+INLINE typename T::V splat_as(typename T::Number x) {
+  return x - typename T::V{};
+}
+template <class T>
+INLINE typename T::V maximum_as(typename T::V a, typename T::V b) {  // a NaN in b is kept
+  if constexpr (LANES_OF<T> > LANES<typename T::Number>)
+    return maximum_wide(a, b);
+  else
+    return maximum<typename T::Number>(a, b);
+}
+template <class T>
+INLINE typename T::Number sum_as(typename T::V v) {
+  typename T::Number s = 0;
+  for (int i = 0; i < LANES_OF<T>; i++) s += v[i];
+  return s;
+}
+
 // Lane l of the result is all ones where from <= l < to.
+template <class T>
+INLINE typename T::I lanes_as(int from, int to) {
+  typename T::I lane;
+  for (int l = 0; l < LANES_OF<T>; l++) lane[l] = l;
+  using One = typename std::remove_reference<decltype(lane[0])>::type;
+  return (typename T::I)(lane >= One(from)) & (typename T::I)(lane < One(to));
+}
 template <class S>
 INLINE I<S> lanes(int from, int to) {
-  I<S> lane;
-  for (int l = 0; l < LANES<S>; l++) lane[l] = l;
-  using One = typename std::remove_reference<decltype(lane[0])>::type;
-  return (I<S>)(lane >= One(from)) & (I<S>)(lane < One(to));
+  return lanes_as<Vector<S>>(from, to);
 }
 // Whether every lane of a mask is set.
 template <class S>
@@ -142,9 +187,13 @@ INLINE bool all_set(I<S> mask) {
 #endif
 }
 // v where the mask is set, +0 elsewhere, whatever v holds there (0 * NaN would be NaN).
+template <class T>
+INLINE typename T::V keep_as(typename T::I mask, typename T::V v) {
+  return (typename T::V)((typename T::I)v & mask);
+}
 template <class S>
 INLINE V<S> keep(I<S> mask, V<S> v) {
-  return (V<S>)((I<S>)v & mask);
+  return keep_as<Vector<S>>(mask, v);
 }
 
 // Holds v in a register from here on. GCC reads what is used twice from memory twice, as operand of
@@ -194,17 +243,28 @@ INLINE V<double> exp2_fraction(V<double> r) {
 //
 // x = n + r with n the nearest integer: adding a large constant leaves n + bias in the low bits of
 // the sum, and a shift makes those bits the exponent of 2^n.
-INLINE V<float> exp2(V<float> x) {
-  x = maximum<float>(splat(-127.0f), x);
-  const V<float> magic = splat(12582912.0f + 127.0f);  // 1.5 * 2^23 + exponent bias
-  const V<float> t = x + magic;
-  return exp2_fraction(x - (t - magic)) * (V<float>)((I<float>)t << 23);
+template <class T>
+INLINE typename T::V exp2_floats(typename T::V x) {
+  x = maximum_as<T>(splat_as<T>(-127.0f), x);
+  const typename T::V magic = splat_as<T>(12582912.0f + 127.0f);  // 1.5 * 2^23 + exponent bias
+  const typename T::V t = x + magic;
+  return exp2_fraction_of(x - (t - magic)) * (typename T::V)((typename T::I)t << 23);
 }
+INLINE V<float> exp2(V<float> x) { return exp2_floats<Vector<float>>(x); }
 INLINE V<double> exp2(V<double> x) {
   x = maximum<double>(splat(-1023.0), x);
   const V<double> magic = splat(6755399441055744.0 + 1023.0);  // 1.5 * 2^52 + exponent bias
   const V<double> t = x + magic;
   return exp2_fraction(x - (t - magic)) * (V<double>)((I<double>)t << 52);
+}
+
+// The same in vectors of either width.
+template <class T>
+INLINE typename T::V exp2_as(typename T::V x) {
+  if constexpr (std::is_same<typename T::Number, float>::value)
+    return exp2_floats<T>(x);
+  else
+    return exp2(x);
 }
 
 // e^x / 2^m for an integer m. The reduction x = n ln 2 + r does not involve m, so that another m
