@@ -143,10 +143,13 @@ struct BlockTile {
       if (call.mask && inside != (1 << PIXELS) - 1)
         for (int j = 0; j < PIXELS; j++)
           if (!(inside >> j & 1)) s[j] = splat_wide(-3e38f);
-      Wide most = s[0], total{};
-      repeat<PIXELS - 1>([&](auto j) INLINED { most = maximum_wide(s[j + 1], most); });
-      repeat<PIXELS>([&](auto j) INLINED { total += s[j] = exp2_as<Widest<float>>(s[j] - most); });
-      const Wide inverse = 1.0f / total;
+      Wide highs[4] = {s[0], s[1], s[2], s[3]}, totals[4] = {};  // four need not wait for each other
+      repeat<PIXELS - 4>([&](auto j) INLINED { highs[j % 4] = maximum_wide(s[j + 4], highs[j % 4]); });
+      const Wide most = maximum_wide(maximum_wide(highs[0], highs[1]), maximum_wide(highs[2], highs[3]));
+      repeat<PIXELS>([&](auto j) INLINED {
+        totals[j % 4] += s[j] = exp2_as<Widest<float>>(s[j] - most);
+      });
+      const Wide inverse = 1.0f / ((totals[0] + totals[1]) + (totals[2] + totals[3]));
       repeat<PIXELS>([&](auto j) INLINED { store_wide(p + j * PIXELS + i, s[j] * inverse); });
     }
   }
@@ -172,17 +175,19 @@ struct BlockTile {
       const int channel = h * d + c;
       if (call.scale && inside == (1 << PIXELS) - 1) {
         const Wide scale = load_wide(call.scale + channel), shift = load_wide(call.shift + channel);
-        Wide most = splat_wide(-INFINITY), total{};
+        Wide highs[4], totals[4] = {};
+        for (Wide& high : highs) high = splat_wide(-INFINITY);
         for (int first = 0; first < PIXELS; first += FEW) {
           Wide sum[FEW];
           sums_of_image<KNOWN>(first, channel, sum);
           repeat<FEW>([&](auto i) INLINED {
             const Wide one = sum[i] * scale + shift;
-            most = maximum_wide(most, one), total += one;
+            highs[i % 4] = maximum_wide(highs[i % 4], one), totals[i % 4] += one;
           });
         }
-        if (all_finite(total)) {  // else the maximum might have lost a NaN
-          store_wide(maxima() + channel, most);
+        if (all_finite(totals[0] + totals[1] + (totals[2] + totals[3]))) {  // else a NaN may be lost
+          store_wide(maxima() + channel, maximum_wide(maximum_wide(highs[0], highs[1]),
+                                                      maximum_wide(highs[2], highs[3])));
           continue;
         }
       }
