@@ -21,7 +21,8 @@ struct ConvolutionPlan {
     there = c.kernel == 1 && c.stride == 1 && !c.mean && !c.padding && c.x.channel == 1 &&
             c.x.column == c.inputs && c.x.row == int64_t(c.W) * c.inputs && !c.shift;
     rows = depth > 512 ? LinearPlan::ROWS / 2 : LinearPlan::ROWS;
-    blocks = (Ho * Wo + rows - 1) / rows;
+    if (Ho * Wo <= LinearPlan::ROWS * 3 / 4) rows = Ho * Wo;  // not a second block of a few
+    blocks = (Ho * Wo + rows - 1) / max(1, rows);
   }
   static int outputs(const Convolution& c, int side) {
     if (c.mean) return (side + c.stride - 1) / c.stride;
