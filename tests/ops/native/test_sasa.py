@@ -137,13 +137,12 @@ def test_products_of_bfloat16_of_maps_in_float32(isa, layout, border):
         for seed, (C, W, window) in enumerate(
             [(16, 5, 7), (16, 14, 7), (32, 16, 7), (24, 37, 5), (12, 23, 3), (6, 20, 9)]
         ):
-            for content, position in ((True, True), (True, False), (False, True)):
+            kinds = [(True, False)] if C % 4 else [(True, True), (True, False), (False, True)]
+            for content, position in kinds:  # positions need heads of even width
                 (q, k, v, row, col), _ = example(
                     C=C, H=7, W=W, window=window, layout=layout, content=content,
-                    position=position and C % 4 == 0 or not content, seed=seed,
+                    position=position, seed=seed,
                 )  # fmt: skip
-                if not content and C % 4:
-                    continue
                 tensors = q, k, v, row, col
                 call, out = direct._call(*tensors, 2, window, border), torch.empty_like(q)
                 call.half, call.out = 1, Map.of(out)
