@@ -146,7 +146,6 @@ class ProjectedAttention:
         qkv, (B, H, W, _), C = self.project(x), x.shape, self.width
         out, call = fresh(x, B, H, W, C), copied(self.call)
         call.threads, call.B, call.H, call.W = torch.get_num_threads(), B, H, W
-        call.half = half()
         all_channels = self.parts * C
         parts = [
             Map(qkv.data_ptr() + 4 * i * C, H * W * all_channels, 1, W * all_channels, all_channels)

@@ -237,9 +237,11 @@ void pack_pairs(const Map map, int b, int c0, int d, int y, int from, int to, pt
     }
 }
 
-// Two rows by channels become one by rows, from index `from` to at least `to`.
+// Two rows by channels become one by rows, from index `from` or some before it to at least `to`: whole
+// vectors from the beginning of the row, so that none reaches into the next one.
 inline void stack(const Pair* first, const Pair* second, int d, int from, int to, ptrdiff_t pitch,
                   Pair* dst) {
+  from -= from % LANES_OF<Half>;
   for (int c = 0; c < d; c += 2, first += pitch, second += pitch, dst += 2 * pitch)
     for (int x = from; x < to; x += LANES_OF<Half>) {
       const Pairs a = load_pairs(first + x), b = load_pairs(second + x);
