@@ -28,7 +28,8 @@ def test_paper(run):
     assert whole > cells > 150
 
 
-def test_paper_shows_what_runs_reached(run, tmp_path):
+def test_paper_shows_what_runs_reached(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("saccade.study.result.FOLDER", tmp_path)  # no studies of the package
     names = [f"n{i}" for i in range(37)]
     written(tmp_path / "pets", "linglo_b1", names=names, data="pets37", best=94.2, per_epoch=1)
     code, out = run("paper", "linglo", "--runs", str(tmp_path))
@@ -37,6 +38,12 @@ def test_paper_shows_what_runs_reached(run, tmp_path):
     assert "94.2% other data [" in row
     assert "37 classes in 'pets37'" in " ".join(out.split())
     assert "1 run at small scale" in " ".join(out.split())
+
+
+def test_paper_shows_the_studies_of_the_package(run):
+    code, out = run("paper", "linglo")
+    assert code == 0, out
+    assert "run at small scale" in " ".join(out.split())
 
 
 def test_without_a_paper_all_are_summed_up(run):
