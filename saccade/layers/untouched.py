@@ -24,7 +24,8 @@ from saccade.ops.precision import autocasts
 Kind = TypeVar("Kind", bound=nn.Module)
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-INNER = ("on_map", "steps")  # what the forward of our layers goes through
+# What a forward goes through: that of our layers, and that of a convolution.
+INNER = ("on_map", "steps", "_conv_forward")
 _CALL = nn.Module.__call__
 _FORWARD: dict[type[nn.Module], object] = {}  # the classes that operators read, as they were built
 _METHODS: dict[type[nn.Module], list[object]] = {}  # of those that have `INNER` ones
@@ -124,8 +125,8 @@ def as_built(module: nn.Module, forwards: Mapping[type[nn.Module], object]) -> b
 
 def _patched_inside(module: nn.Module) -> bool:
     """Whether it, or its class, has another of the methods that its forward goes through."""
-    kind = type(module)
-    return any(name in module.__dict__ for name in INNER) or (
+    kind, own = type(module), module.__dict__
+    return any(name in own for name in INNER) or (
         not torch.compiler.is_compiling() and inner(kind) != _METHODS[kind]
     )
 

@@ -61,6 +61,15 @@ class WindowAttention(MapLayer):
         lecun_normal_(self.mix.weight)
         nn.init.zeros_(self.table)
 
+    def of_all_heads(self) -> Float[Tensor, "t heads"]:
+        """The table, from which the equation takes the number of heads."""
+        if self.table.shape[1:] != (self.heads,):
+            raise ValueError(
+                f"WindowAttention: the table has a column for each of {self.heads} heads, "
+                f"got {tuple(self.table.shape)}"
+            )
+        return self.table
+
     def weights(
         self,
         x: Float[Tensor, "B H W C"],
@@ -68,8 +77,8 @@ class WindowAttention(MapLayer):
         pairs: Tensor | None = None,
     ) -> Float[Tensor, "n heads N N"]:
         """How much each pixel (row) takes from each other one (column) of its window."""
-        qkv = applied(self.qkv, x)
-        return ops.masked_window_weights(qkv, self.table, self.window, padding, pairs)
+        qkv, table = applied(self.qkv, x), self.of_all_heads()
+        return ops.masked_window_weights(qkv, table, self.window, padding, pairs)
 
     def on_map(
         self,
@@ -77,11 +86,11 @@ class WindowAttention(MapLayer):
         padding: Bool[Tensor, "B H W"] | None = None,
         pairs: Tensor | None = None,
     ) -> Float[Tensor, "B H W C"]:
-        qkv = applied(self.qkv, x)
+        qkv, table = applied(self.qkv, x), self.of_all_heads()
         if padding is None and pairs is None:
-            y = ops.window_attention(qkv, self.table, self.window)
+            y = ops.window_attention(qkv, table, self.window)
         else:
-            y = ops.masked_window_attention(qkv, self.table, self.window, padding, pairs)
+            y = ops.masked_window_attention(qkv, table, self.window, padding, pairs)
         return applied(self.mix, y)
 
     def ready_after(self, x: Float[Tensor, "B H W C"], norm: Any) -> WindowsResidual | None:
@@ -96,7 +105,7 @@ class WindowAttention(MapLayer):
         tensors = [*qkv.parameters(), *mix.parameters(), self.table, norm.weight, norm.bias]
         if not serves(*tensors):
             return None
-        ops.WINDOW_ATTENTION.check(x.new_empty(0, 0, 0, 3 * C), self.table, self.window)
+        ops.WINDOW_ATTENTION.check(x.new_empty(0, 0, 0, 3 * C), self.of_all_heads(), self.window)
         project, blend = (_product(layer) for layer in (qkv, mix))
         bias = lambda h, w: ops.bias_of(self.table, self.window, h, w)  # noqa: E731
         numbers = Norm(norm.weight, norm.bias, norm.eps)

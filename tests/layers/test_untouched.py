@@ -136,6 +136,17 @@ def test_a_patched_forward_counts():
     assert not untouched(X, linear)
 
 
+def test_a_patched_way_of_convolving_counts(monkeypatch):
+    """`nn.Conv2d.forward` goes through `_conv_forward`, which others replace alone."""
+    conv, other, image = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), torch.ones(1, 3, 2, 2)
+    assert untouched(image, conv)
+    conv._conv_forward = lambda *_: image
+    assert not untouched(image, conv)
+    assert untouched(image, other)
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", lambda *_: image)
+    assert not untouched(image, other)
+
+
 def test_parameters_of_their_own_kind_count():
     class Coded(torch.Tensor):
         pass

@@ -102,6 +102,18 @@ def test_a_map_without_pixels_is_refused_an_empty_batch_is_not():
     assert layer(torch.empty(0, 4, 4, 8)).shape == (0, 4, 4, 8)
 
 
+def test_a_table_of_fewer_heads_is_refused():
+    """One head fewer divides the channels as well: it would be another function."""
+    layer, x = WindowAttention(8, 2, 4).eval(), torch.randn(1, 5, 5, 8)
+    layer.table = torch.nn.Parameter(layer.table.detach()[:, :1].clone())
+    for grad in (True, False):
+        with (
+            torch.set_grad_enabled(grad),
+            pytest.raises(ValueError, match=r"a column for each of 2 heads, got \(49, 1\)"),
+        ):
+            layer(x)
+
+
 def test_the_authors_order_of_q_k_and_v():
     layer = layer_of(dim=4, heads=2)
     theirs = flax.dump(layer, window.flax_entries(layer))
