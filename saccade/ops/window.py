@@ -28,14 +28,6 @@ def window_attention(
 fx.wrap("window_attention")  # one node to torch.fx
 
 
-def window_weights(
-    qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int
-) -> Float[Tensor, "n heads N N"]:
-    """How much each pixel (row) takes from each other one (column) of its window."""
-    (q, k, _), bias, _ = _split(qkv, table, window)
-    return _softmax(q, k, bias)
-
-
 def masked_window_attention(
     qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
     padding: Bool[Tensor, "B H W"] | None, pairs: Tensor | None,
@@ -58,7 +50,7 @@ def masked_window_weights(
     qkv: Float[Tensor, "B H W C3"], table: Float[Tensor, "t heads"], window: int,
     padding: Bool[Tensor, "B H W"] | None, pairs: Tensor | None,
 ) -> Float[Tensor, "n heads N N"]:  # fmt: skip
-    """The weights with masks."""
+    """How much each pixel (row) takes from each other one (column) of its window."""
     (q, k, _), bias, _ = _split(qkv, table, window)
     extra = _extra(qkv, table, window, padding, pairs)
     return _softmax(q, k, bias if extra is None else bias + extra)

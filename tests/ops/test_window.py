@@ -52,7 +52,7 @@ def test_equals_plain_loops_gradients_included(H, W, window):
 
 def test_weights_give_the_output():
     qkv, table = torch.randn(1, 4, 6, 12), torch.randn(9, 2)
-    a = ops.window_weights(qkv, table, 2)
+    a = ops.masked_window_weights(qkv, table, 2, None, None)
     assert a.shape == (6, 2, 4, 4)
     torch.testing.assert_close(a.sum(3), torch.ones(6, 2, 4))
     v = ops.tiled(qkv[..., 8:], 2, 2).unflatten(2, (2, 2)).transpose(1, 2)

@@ -116,8 +116,9 @@ def _search() -> Kernels:
     notes: list[str] = []
     try:
         return Kernels(_load(INSTALLED), "installed with saccade")
-    except OutdatedError:
-        pass  # also in a checkout whose sources have changed since they were built
+    except OutdatedError:  # as in a checkout whose sources have changed since
+        if os.path.lexists(INSTALLED):
+            notes.append("the installed library was built from other sources")
     except RefusedError as error:
         notes.append(f"the installed library is not used: {error}")
     except build.DamagedError as error:

@@ -139,6 +139,16 @@ def test_a_damaged_installed_library_is_passed_over_for_the_cache(damaged, libra
         assert reason(name) in line, (name, line)
 
 
+def test_a_library_of_other_sources_is_not_called_and_the_reason_says_so(library, tmp_path):
+    other, none = tmp_path / "other", tmp_path / "none"
+    shutil.copy(library, other)
+    build.seal(other, "0" * 16)
+    lines = lines_of(start("installed", [other, none], tmp_path / "cache", None))
+    assert lines["other"].startswith("plain PyTorch (no C++ compiler found")
+    assert lines["other"].endswith("; the installed library was built from other sources)")
+    assert "other sources" not in lines["none"]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strip") is None, reason="needs strip")
 def test_a_stripped_library_is_refused_until_it_is_sealed_again(library, tmp_path):
