@@ -19,7 +19,7 @@ ELSEWHERE = ("code", "main text")  # of claims that stand in other texts
 
 
 def listed():
-    """(paper, section, first, last, claims, reason) of the file of sentences."""
+    """(paper, section, first, last, claims with what they say, reason) of the file of sentences."""
     text = "\n".join(
         line
         for line in (HERE / "sentences.tsv").read_text().splitlines()
@@ -30,7 +30,8 @@ def listed():
         for line in lines:
             section, numbers, words, *reason = line.split("\t")
             first, _, last = numbers.partition("-")
-            names = [] if words == "-" else words.split("; ")
+            pairs = [] if words == "-" else [word.partition(" = ") for word in words.split("; ")]
+            names = {name: set(said.split(" | ")) - {""} for name, _, said in pairs}
             yield family, section, int(first), int(last or first), names, "".join(reason)
 
 
@@ -95,6 +96,19 @@ def test_every_claim_of_a_text_stands_by_its_sentence(family):
     }
     assert pairs
     assert sorted(pairs - printed) == []
+
+
+@pytest.mark.parametrize("family", claims.FAMILIES)
+def test_claims_say_what_their_sentences_print(family):
+    """So that none can be brought to agree with the code by changing what was printed."""
+    claimed = {}
+    for row in claims.rows(family):
+        if not row.is_cell and row.claim.where not in ELSEWHERE:
+            key = section_of(row.claim.where), row.claim.what
+            claimed.setdefault(key, set()).add(row.claim.said)
+    printed = {(s, n): said for f, s, *_, names, _ in SENTENCES if f == family
+               for n, said in names.items() if said}  # fmt: skip
+    assert printed == claimed
 
 
 # -- the file beside the papers' texts -------------------------------------------------------------
