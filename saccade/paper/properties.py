@@ -9,9 +9,12 @@
 
 The last two are measured for one layer on a map that is larger than any window, in float64. (A deep
 stack of convolutions sees the whole image too; the table is about single layers.)
+
+`python -m saccade.paper.properties [NAME ...]` prints them of any model; all take minutes.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -23,6 +26,7 @@ from saccade.models import zoo
 from saccade.models.backbone import Stage
 from saccade.models.zoo import Classifier
 from saccade.paper.count import flops
+from saccade.spelling import nearest
 
 SIDE = 28  # of the map
 SIZES = (224, 448, 896)
@@ -168,3 +172,18 @@ CLAIMED: dict[str, Callable[[dict[str, Any]], str]] = {
         str(i) for i in row["content"] if i in row["global"] and row["growth"] <= LINEAR
     ),
 }
+
+
+def main(names: Sequence[str]) -> None:
+    """Print the table of these models, or of all."""
+    for name in names:
+        if name not in NAMES:
+            raise SystemExit(f"no model named {name!r}; did you mean {nearest(name, NAMES)!r}?")
+    print("  ".join(("model", *CLAIMED)))
+    for name in names or NAMES:
+        row = measured(name)
+        print("  ".join((name, *(say(row) for say in CLAIMED.values()))), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -5,6 +5,7 @@ from torch import nn
 
 from saccade.layers.linglo import KeyOnlyAttention
 from saccade.layers.sasa import StandAloneAttention
+from saccade.models import zoo
 from saccade.paper import properties
 
 
@@ -34,17 +35,34 @@ def test_growth_of_cost():
     assert properties.growth("linglo_b0_dot") > 10
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in properties.NAMES if n not in properties.BASELINES])
+OWN = [name for name in properties.NAMES if name not in properties.BASELINES]
+SMALL = [name for name in OWN if name.endswith(("_nano", "_cifar"))]
+
+
+@pytest.mark.parametrize(
+    "name", [*SMALL, *(pytest.param(n, marks=pytest.mark.slow) for n in OWN if n not in SMALL)]
+)
 def test_every_model_of_the_zoo(name):
     """Attention is content-based everywhere; key-only and dot-product attention see everything."""
     row = properties.measured(name)
     attends = not name.endswith("_conv") or "stem" in name
+    stages = list(range(1, len(zoo.build(name, device="meta").backbone.stages) + 1))
     letters = {"linglo_b0_chhh": [2, 3, 4], "linglo_b0_cchh": [3, 4]}
-    stages = [1, 2, 3, 4]
     if name.startswith("sasa_resnet50_at"):
         stages = [int(n) for n in name.removeprefix("sasa_resnet50_at")]
     stages = letters.get(name, stages)
     assert row["content"] == (stages if attends else [])
     assert row["global"] == (stages if name.startswith("linglo") else [])
     assert (row["growth"] <= properties.LINEAR) is ("dot" not in name)
+
+
+def test_the_table_of_any_names(capsys):
+    properties.main(["linglo_nano", "sasa_nano"])
+    heads, *lines = capsys.readouterr().out.splitlines()
+    assert heads.split("  ")[0] == "model"
+    assert [line.split()[:5] for line in lines] == [
+        ["linglo_nano", "yes", "yes", "yes", "1,"],
+        ["sasa_nano", "yes", "yes", "no"],
+    ]
+    with pytest.raises(SystemExit, match="no model named 'linglo_nan'; did you mean"):
+        properties.main(["linglo_nan"])
