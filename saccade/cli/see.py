@@ -140,10 +140,10 @@ def _attention(
     note = "" if subject.trained else ", untrained"
     title = f"{subject.called}{note}: {what}; the last such layer of each stage"
     title += f", and of its heads the {wanted} that differ most (--heads all)" if few else ""
-    pointed = pixel is not None or family == "sasa" or kernels
+    pointed = pixel is not None or family == "sasa"
     views.picture(
         sight.photo, laid, out, title, labels, ring=ring, clip=100.0 if pointed else BRIGHTEST,
-        side=side, smooth=family == "qna" and not pointed, tile=tile,
+        side=side, smooth=family == "qna" and not pointed and not kernels, tile=tile,
     )  # fmt: skip
 
 

@@ -185,6 +185,17 @@ def test_other_views(run, photo, tmp_path, words):
     assert (tmp_path / "a.png").is_file()
 
 
+def test_strokes_of_kernels_are_bright(run, photo, tmp_path):
+    """One strong weight does not leave all others dark: the brightest percent is drawn alike."""
+    pytest.importorskip("matplotlib")
+    words = ("--model", "qna_nano", "--kernels", "--out", str(tmp_path / "a.png"))
+    code, out = run("view", str(photo), *words)
+    assert code == 0, out
+    colours = np.asarray(Image.open(tmp_path / "a.png").convert("RGB")).astype(int)
+    brightest = abs(colours - (253, 231, 37)).max(2) < 3  # viridis' last colour
+    assert 0.003 < brightest.mean() < 0.02
+
+
 @pytest.mark.parametrize(
     ("words", "most"),
     [([], 4), (["--heads", "3"], 3), (["--kernels"], 2), (["--kernels", "--heads", "all"], 32)],
