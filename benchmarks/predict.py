@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--rounds", type=int, default=3)
     a = parser.parse_args()
-    loaded = session.opened(a.model)
+    loaded = session.open_model(a.model)
     transform, task = loaded.transform(), loaded.task
     paths = paths_of(a.folder, loaded.definition.command)
     paths = (paths * -(-a.count // len(paths)))[: a.count]

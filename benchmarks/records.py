@@ -22,7 +22,7 @@ from saccade.report.summary import Summary
 @torch.no_grad()
 def mirrored(folder: Path) -> float:
     """Top-1 with the mean of both sides' shares, of the run's best model."""
-    one = session.opened(folder)
+    one = session.open_model(folder)
     images = session.images_of(Summary.of(folder).run).val
     loader = make.unaugmented(
         one.definition, one.test, images, one.task.net, session.Group(device=torch.device("cpu")),

@@ -4,6 +4,6 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, words: Iterable[str]) -> str:
     """The known name most like `word`; the first of equals."""
-    return max(known, key=lambda name: SequenceMatcher(None, word, name).ratio())
+    return max(words, key=lambda name: SequenceMatcher(None, word, name).ratio())

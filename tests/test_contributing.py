@@ -66,7 +66,7 @@ def test_the_paths_are_those_that_images_take(tmp_path):
     codes = called(lambda: fit(recipe, data, tmp_path / "run"))
     missed = [name for name in LINE.findall(TRAIN) if code_of(resolved(name)) not in codes]
     assert missed == []
-    assert session.opened(tmp_path / "run").classes == ["blue", "green", "red"]
+    assert session.open_model(tmp_path / "run").classes == ["blue", "green", "red"]
     codes = called(lambda: list(guesses([str(data / "val")], tmp_path / "run")))
     missed = [name for name in LINE.findall(PREDICT) if code_of(resolved(name)) not in codes]
     assert missed == []

@@ -112,7 +112,7 @@ def _called(model: nn.Module) -> str:
 
 def _card(name: str, run: Run, model: nn.Module, command: str, source: Source) -> str:
     figures, test = model.notes["figures"], model.notes["test"]
-    sets, versions = run.known("data.json"), run.known("environment.json")
+    sets, versions = run.read_json("data.json"), run.read_json("environment.json")
     learnt, counted = sets["train"]["images"], sets["val"]["images"]
     summary, classes = Summary.of(run), model.notes["classes"]
     rows = [

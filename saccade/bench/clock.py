@@ -79,19 +79,19 @@ def sample(
     """
     start = time.perf_counter()
     often = dict.fromkeys(calls, 1)
-    for done in range(rounds):
+    for round in range(rounds):
         spent = time.perf_counter() - start
-        if done >= 2 and spent > seconds:
+        if round >= 2 and spent > seconds:
             break
         for i, (name, call) in enumerate(calls.items()):
-            by_count = (done + i / len(calls)) / rounds
-            watch(name, max(by_count, min(spent / seconds, 1.0)) if done else by_count)
-            if done == 0:
+            by_count = (round + i / len(calls)) / rounds
+            watch(name, max(by_count, min(spent / seconds, 1.0)) if round else by_count)
+            if round == 0:
                 prepare(name, call)
                 into[name] = Samples()
             for _ in range(often[name]):
                 into[name].take(call)
-        if done == 0:
+        if round == 0:
             slowest = max(min(s.wall) for s in into.values())
             for name, s in into.items():
                 often[name] = max(1, min(AT_ONCE, int(slowest / 4 / max(min(s.wall), 1e-9))))
@@ -115,8 +115,8 @@ def peak_memory(call: Call, device: str = "cpu") -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         call()
     events = [e for e in record.profiler.kineto_results.events() if e.name() == "[memory]"]
-    held = most = 0
+    bytes_now = most = 0
     for event in sorted(events, key=lambda e: e.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
+        bytes_now += event.nbytes()
+        most = max(most, bytes_now)
     return most

@@ -125,9 +125,9 @@ def deploy(
                     else:
                         workers[name, way] = worker
                         samples[name, way] = Samples()
-        for done in range(rounds):
+        for round in range(rounds):
             for i, ((name, way), worker) in enumerate([*workers.items()]):
-                watch(f"{name}, {way.name}", (done + i / len(workers)) / rounds)
+                watch(f"{name}, {way.name}", (round + i / len(workers)) / rounds)
                 answer = _ask(worker, 3)
                 if "wrong" in answer:  # such as one that the system ended because memory ran out
                     workers.pop((name, way)).kill()
@@ -222,5 +222,5 @@ def _answer(worker: subprocess.Popen) -> dict[str, Any]:
     return json.loads(line) if line else {"wrong": "its process ended"}
 
 
-def _apart(y: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.abs(y - wanted).max() / max(float(np.abs(wanted).max()), 1e-12))
+def _apart(y: np.ndarray, reference: np.ndarray) -> float:
+    return float(np.abs(y - reference).max() / max(float(np.abs(reference).max()), 1e-12))

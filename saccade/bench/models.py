@@ -46,8 +46,8 @@ def peers(
     by_name: dict[str, Peer] = {}
     for name in names:
         if not timm.is_model(name):
-            known = [*zoo.VARIANTS, *timm.list_models()]
-            raise ValueError(f"no model named {name!r}; did you mean {nearest(name, known)!r}?")
+            all_names = [*zoo.VARIANTS, *timm.list_models()]
+            raise ValueError(f"no model named {name!r}; did you mean {nearest(name, all_names)!r}?")
         model, own = build(name, size)
         model = model.train(train).to(device, dtype)
         if not train and isinstance(model, zoo.Classifier):

@@ -22,9 +22,9 @@ def peers(
     """An operator and its peers, or only those named; options that are None keep their default."""
     make = OPERATORS[word]
     set_options = {key: value for key, value in options.items() if value is not None}
-    known = inspect.signature(make).parameters
+    parameters = inspect.signature(make).parameters
     for key in set_options:
-        if key not in known:
+        if key not in parameters:
             raise ValueError(f"bench: {word} has no {key}; leave --{key} out")
     by_name = make(shape, **set_options)
     for name in names:

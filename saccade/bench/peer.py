@@ -78,7 +78,7 @@ class Peer:
         f = compiled_quietly(self.f) if compiled and not self.ready else self.f
         if not train:
             return torch.inference_mode()(lambda: f(*self.inputs))
-        leaves = wanted(self.f, self.inputs)
+        leaves = tensors_with_gradients(self.f, self.inputs)
         gradient: list[Tensor] = []  # of the output, made in the first call: not part of the others
 
         def step() -> Sequence[Tensor]:
@@ -100,7 +100,7 @@ def compiled_quietly(f: Callable[..., Tensor], **options: Any) -> Callable[..., 
     return torch.compile(f, **options)
 
 
-def wanted(f: Callable, inputs: Inputs) -> list[Tensor]:
+def tensors_with_gradients(f: Callable, inputs: Inputs) -> list[Tensor]:
     """The inputs and parameters that ask for a gradient."""
     own = list(f.parameters()) if isinstance(f, nn.Module) else []
     return [t for t in (*inputs, *own) if t is not None and t.requires_grad]
@@ -117,10 +117,12 @@ def count(f: Callable[..., Tensor], inputs: Inputs, train: bool) -> Work:
         y = f(*(None if t is None else t.detach() for t in inputs))
     own = list(f.parameters()) if isinstance(f, nn.Module) else []
     flops = counter.get_total_flops()
-    moved = y.nbytes + sum(t.nbytes for t in (*inputs, *own) if t is not None)
+    bytes_moved = y.nbytes + sum(t.nbytes for t in (*inputs, *own) if t is not None)
     if not train:
-        return Work(flops, moved)
-    return Work(3 * flops, 2 * moved + sum(t.nbytes for t in wanted(f, inputs)))
+        return Work(flops, bytes_moved)
+    return Work(
+        3 * flops, 2 * bytes_moved + sum(t.nbytes for t in tensors_with_gradients(f, inputs))
+    )
 
 
 def on_meta(inputs: Inputs) -> Inputs:

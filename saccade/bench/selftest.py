@@ -304,12 +304,12 @@ def peers(device: str, train: bool) -> dict[str, dict[str, Peer]]:
     dtype = torch.bfloat16 if device == "cuda" else torch.float32
     shape = Shape(32, 56, 56, 64, 8) if device == "cuda" else Shape(1, 28, 28, 64, 8)
     how: dict[str, Any] = {"train": train, "dtype": dtype, "device": device}
-    chosen = {"sasa": ["flex", "global", "unfold"], "qna": ["global"], "linglo": ["global"]}
+    kinds = {"sasa": ["flex", "global", "unfold"], "qna": ["global"], "linglo": ["global"]}
     names = {"flex": "FlexAttention", "global": "SDPA, whole map", "unfold": "unfold"}
     return {
         f"{word}, {shape}": {
             names.get(name, name): peer
             for name, peer in operators.peers(word, others, shape, **how).items()
         }
-        for word, others in chosen.items()
+        for word, others in kinds.items()
     }

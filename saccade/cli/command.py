@@ -197,16 +197,18 @@ def _parser(name: str, options: Sequence[Option]) -> argparse.ArgumentParser:
 
 def _reader(option: Option) -> Callable[[str], Any]:
     """A function that turns a typed word into a value, or says which kind of value is wanted."""
-    wanted = {int: "a whole number", float: "a number"}.get(option.type, option.value.word)
+    expectation = {int: "a whole number", float: "a number"}.get(option.type, option.value.word)
 
     def read(word: str) -> Any:
         if option.choices and word not in option.choices:
             close = nearest(word, option.choices)
-            known = ", ".join(option.choices)
-            raise argparse.ArgumentTypeError(f"has no {word!r}; did you mean {close!r} ({known})?")
+            choices = ", ".join(option.choices)
+            raise argparse.ArgumentTypeError(
+                f"has no {word!r}; did you mean {close!r} ({choices})?"
+            )
         try:
             return option.type(word)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"wants {wanted}, got {word!r}") from error
+            raise argparse.ArgumentTypeError(f"wants {expectation}, got {word!r}") from error
 
     return read

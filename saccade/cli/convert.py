@@ -44,22 +44,22 @@ def convert(
     """
     from saccade.data.convert.run import convert as converted
 
-    done = converted(source, out, classes, format, colours)
+    result = converted(source, out, classes, format, colours)
     if json:
-        splits = {name: split._asdict() for name, split in done.splits.items()}
+        splits = {name: split._asdict() for name, split in result.splits.items()}
         show_json(
-            {"format": done.format, "out": str(out), "splits": splits,
-             "classes": list(done.classes), "notes": list(done.notes)}
+            {"format": result.format, "out": str(out), "splits": splits,
+             "classes": list(result.classes), "notes": list(result.notes)}
         )  # fmt: skip
         return
-    for name, split in done.splits.items():
+    for name, split in result.splits.items():
         boxes = getattr(split, "boxes", None)
         what = "masks" if boxes is None else f"{boxes} boxes"
         empty = getattr(split, "empty", 0)
         sentence = f"{name}: {split.images} images with {what}"
         say(sentence + (f", {empty} images without any" if empty else ""))
-    names = ", ".join(done.classes[:10]) + (", ..." if len(done.classes) > 10 else "")
-    say(f"{len(done.classes)} classes: {names}")
-    for sentence in done.notes:
+    names = ", ".join(result.classes[:10]) + (", ..." if len(result.classes) > 10 else "")
+    say(f"{len(result.classes)} classes: {names}")
+    for sentence in result.notes:
         note(sentence)
-    say(f"read as {done.format}, written to {out}")
+    say(f"read as {result.format}, written to {out}")

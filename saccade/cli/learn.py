@@ -120,23 +120,23 @@ def train(
     """
     from saccade.engine.plan import free_folder, plan
 
-    recipe, chosen, data = plan(recipe, data, set, model=model, start=start, epochs=epochs,
+    recipe, recipe_plan, data = plan(recipe, data, set, model=model, start=start, epochs=epochs,
                                 batch=batch, lr=lr, size=size, seed=seed)  # fmt: skip
     from saccade.engine import session
     from saccade.report.write import Reporter
 
     watch = watcher(log)
     folder = free_folder(recipe) if out is None else Path(out)
-    times = chosen.schedule
+    times = recipe_plan.schedule
     lasting = "1 epoch" if times.epochs == 1 else f"{times.epochs} epochs"
     length = f"{times.iterations} steps" if times.iterations else lasting
     if _is_first():
-        note(f"{recipe}: {chosen.model.name} on {data}, {length} -> {folder}")
+        note(f"{recipe}: {recipe_plan.model.name} on {data}, {length} -> {folder}")
     with stoppable(folder):
         session.train(
-            chosen, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
+            recipe_plan, data, folder, name=recipe, watch=watch, report=Reporter(), device=device
         )
-        _done(folder, json)
+        _print_result(folder, json)
 
 
 def resume(
@@ -174,7 +174,7 @@ def resume(
         session.resume(
             run, data, force=force, trust=trust, watch=watch, report=Reporter(), device=device
         )
-        _done(run, json)
+        _print_result(run, json)
 
 
 def evaluate(
@@ -225,16 +225,16 @@ def evaluate(
     folder = report.folder_of(model, data, split) if out is None else Path(out)
     name = f"{Path(model).resolve().name} on {split} images" + (f" of {data}" if data else "")
     try:
-        written = report.write(evaluation, folder, name).files if folder is not None else []
+        paths = report.write(evaluation, folder, name).files if folder is not None else []
     except OSError as error:
         if out is not None:
             raise
         note(f"nothing is written ({error}); --out FOLDER says where else", "yellow")
-        written = []
+        paths = []
     if json:
         show_json(
             {**_finite(figures), "unread": len(metric.unread), "warnings": metric.warnings,
-             "files": [str(file) for file in written]}
+             "files": [str(file) for file in paths]}
         )  # fmt: skip
         return
     for grid in _figures(figures), *_per_class(metric.tables()):
@@ -243,8 +243,8 @@ def evaluate(
         note(sentence, "yellow")
     for name, why in list(metric.unread.items())[:1]:
         note(f"{len(metric.unread)} images cannot be read and are left out: {name} ({why}), ...")
-    if written:
-        say(f"look: {written[0]}; beside it {', '.join(file.name for file in written[1:])}")
+    if paths:
+        say(f"look: {paths[0]}; beside it {', '.join(file.name for file in paths[1:])}")
     elif folder is None:
         note("--out FOLDER writes a page and files about it")
 
@@ -327,7 +327,7 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
     from saccade.tasks.figures import formatted, label_of
 
     try:
-        written = reports.write(one)
+        paths = reports.write(one)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(
             f"report: {str(one.run.folder)!r} holds a table that saccade did not write so "
@@ -339,7 +339,7 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
         figures = (formatted(k, line["val"].get(k, math.nan), unit=False) for k in one.figures)
         style = "bold" if line is one.best else None
         grid.add_row(str(line["epoch"]), *figures, f"{line['seconds'] / 60:.1f}", style=style)
-    return one.plain(written.files), [grid], [*one.sentences(), *written.sentences]
+    return one.plain(paths.files), [grid], [*one.sentences(), *paths.sentences]
 
 
 def _compared(summaries: list[Any], out: Path) -> tuple[dict[str, Any], list[Any], list[str]]:
@@ -426,14 +426,14 @@ class stoppable:  # noqa: N801  (reads as a with-statement)
 
         if isinstance(error, Stopped | KeyboardInterrupt):
             why = str(error) or "stopped at once"
-            begun = any(self.folder.glob("**/recipe.json"))
+            has_begun = any(self.folder.glob("**/recipe.json"))
             if _is_first():
-                note(f"{why}; go on with: {self.command}" if begun else why)
+                note(f"{why}; go on with: {self.command}" if has_begun else why)
             raise SystemExit(130) from None
         return False
 
 
-def _done(folder: Path, json: bool = False) -> None:
+def _print_result(folder: Path, json: bool = False) -> None:
     """Print a run's results, and the command that uses its model."""
     from saccade import tasks
     from saccade.engine.run import Run

@@ -264,7 +264,9 @@ def _progress() -> Generator[Callable[[str, float], None]]:
     )  # fmt: skip
     with bar:
         task = bar.add_task("", total=1)
-        yield lambda name, done: bar.update(task, description=name, completed=done, refresh=True)
+        yield lambda name, rounds: bar.update(
+            task, description=name, completed=rounds, refresh=True
+        )
 
 
 def _refuse(options: dict[str, Any], owner: str, subject: str) -> None:

@@ -51,17 +51,19 @@ def page(name: str) -> str:
     command = COMMANDS[find(name)]
     text, options = read_help(command.function), options_of(command.function)
     plain = [option for option in options if option.plain]
-    named = [option for option in options if not option.plain]
-    typed = [option.typed for option in plain] + ["[options]"] * bool(named)
+    with_dashes = [option for option in options if not option.plain]
+    typed = [option.typed for option in plain] + ["[options]"] * bool(with_dashes)
     parts = [" ".join(["saccade", name, *typed]), _filled(text.about)]
     examples = text.examples or (f"saccade {command.example}",)
     parts.append("\n".join(["examples", *(f"  {line}" for line in examples)]))
-    width = max((len(option.typed) for option in named), default=0)
+    width = max((len(option.typed) for option in with_dashes), default=0)
     width = min(max(width, *(len(option.value.word) for option in plain), 10), 24) + 2
     if plain:
         parts.append("\n".join(_row(o.value.word, o.about, width) for o in plain))
-    if named:
-        parts.append("\n".join(["options", *(_row(o.typed, _about(o), width) for o in named)]))
+    if with_dashes:
+        parts.append(
+            "\n".join(["options", *(_row(o.typed, _about(o), width) for o in with_dashes)])
+        )
     return "\n\n".join(parts)
 
 

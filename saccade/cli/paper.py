@@ -47,20 +47,20 @@ def paper(
     from saccade.paper.runs import finished
 
     if family is not None and family not in claims.FAMILIES:
-        known = ", ".join(claims.FAMILIES)
-        raise ValueError(f"no paper named {family!r}; there is {known}")
+        papers = ", ".join(claims.FAMILIES)
+        raise ValueError(f"no paper named {family!r}; there is {papers}")
     if runs != Path("runs") and not runs.is_dir():
         raise FileNotFoundError(f"paper: no folder {str(runs)!r} to look for runs in")
-    done = finished(runs)
+    runs_by_name = finished(runs)
     if family is None:
-        lines = {name: _lines(name, done, anew) for name in claims.FAMILIES}
+        lines = {name: _lines(name, runs_by_name, anew) for name in claims.FAMILIES}
         if json:
             show_json([{"paper": name, **line} for name in lines for line in lines[name]])
         else:
             show(_overview(lines))
             say("saccade paper linglo shows each claim of one; so do qna and sasa")
         return
-    lines_of_one = _lines(family, done, anew)
+    lines_of_one = _lines(family, runs_by_name, anew)
     if json:
         show_json(lines_of_one)
         return
@@ -74,15 +74,15 @@ def paper(
 def _lines(family: str, done: Any, anew: bool) -> list[dict[str, Any]]:
     """Every claim of a paper with what became of it, sections of text first, then tables."""
     from saccade.paper import claims
-    from saccade.paper.runs import reached, studied
+    from saccade.paper.runs import best_of_study, best_run
 
     lines = []
     for row in sorted(claims.rows(family), key=lambda row: _order(row.claim)):
         name, claim = row.name, row.claim
         measured = (claims.measure if anew else claims.measured)(row)
-        best = reached(name, claim, done) if measured is None else None
+        best = best_run(name, claim, done) if measured is None else None
         if measured is None and (best is None or not best.full):
-            best = studied(name, claim) or best
+            best = best_of_study(name, claim) or best
         line: dict[str, Any] = {
             "where": claim.where, "model": name, "what": claim.what, "paper": claim.said,
             "code": measured, "differs": claim.differs or None,
@@ -138,12 +138,12 @@ def _grid(family: str, lines: list[dict[str, Any]], reasons: dict[str, int]) -> 
         key = (line["where"], line["what"], line["paper"], alone, *_cells(line, reasons))
         alike.setdefault(key, []).append(line["model"])
     before = ""
-    for (where, what, said, _, code, style, run, run_style), names in alike.items():
+    for (where, what, printed_value, _, code, style, run, run_style), names in alike.items():
         if where != before:
             before = where
             grid.add_section()
             grid.add_row(Text(_section(where), "bold"))
-        grid.add_row(_short(names), what, said, Text(code, style), Text(run, run_style))
+        grid.add_row(_short(names), what, printed_value, Text(code, style), Text(run, run_style))
     return grid
 
 
@@ -214,9 +214,9 @@ def _short(names: list[str]) -> str:
     if not others:
         return first
     few, many = min(names), max(names)  # what these begin with alike, all do
-    shared = few[: next((i for i, c in enumerate(few) if c != many[i]), len(few))]
-    shared = shared if shared == few else shared.rpartition("_")[0]
-    return ", ".join([first, *(name.removeprefix(shared) or shared for name in others)])
+    common = few[: next((i for i, c in enumerate(few) if c != many[i]), len(few))]
+    common = common if common == few else common.rpartition("_")[0]
+    return ", ".join([first, *(name.removeprefix(common) or common for name in others)])
 
 
 def _exact(measured: object, said: str) -> str:

@@ -60,9 +60,9 @@ def view(
             raise ValueError("view: evidence is of classes, not of heads; leave --heads out")
         _evidence(subject, out)
     else:
-        family = views.attention_of(subject.net, subject.called)
+        family = views.attention_of(subject.net, subject.name)
         if kernels and family != "qna":
-            raise ValueError(f"view: kernels are drawn of qna, and {subject.called!r} is {family}")
+            raise ValueError(f"view: kernels are drawn of qna, and {subject.name!r} is {family}")
         if pixel is not None and (family == "linglo" or kernels):
             what = "kernels are" if kernels else "saliency is"
             raise ValueError(f"view: {what} drawn for all pixels at once; leave --at out")
@@ -74,7 +74,7 @@ def view(
 class Subject:
     """A model, how it is called, and what it sees of a picture."""
 
-    called: str
+    name: str
     trained: bool
     net: Any
     sight: Any
@@ -89,10 +89,10 @@ def _subject(image: Path, model: str, size: int | None) -> Subject:
 
     if not image.is_file():
         raise FileNotFoundError(f"no picture {str(image)!r}; check the path")
-    called, trained = weights.full(model) or Path(model).name, located(model) is not None
+    name, trained = weights.full(model) or Path(model).name, located(model) is not None
     net: Any = load(model) if trained else zoo.build(model).eval()
     maps = sight.sight_of(net, picture.rgb(image, str(image)), str(image), size)
-    return Subject(called, trained, net, maps)
+    return Subject(name, trained, net, maps)
 
 
 def _place(at: str) -> tuple[int, int]:
@@ -120,11 +120,11 @@ def _attention(
         inner = sight.within(pixel) if pixel else None
         maps, _, what, ring = views.maps_of(net, sight.x, family, inner)
     stages = views.last_layers(maps)
-    wanted = heads or str(PAIR if kernels else FEW)
+    how_many = heads or str(PAIR if kernels else FEW)
     laid, labels, few = {}, {}, False
     for stage, layer in stages.items():
         flat = maps[layer].reshape(-1, *maps[layer].shape[-2:])
-        count = len(flat) if wanted == "all" else int(wanted)
+        count = len(flat) if how_many == "all" else int(how_many)
         chosen_maps = views.most_different(flat, count) if count < len(flat) else range(len(flat))
         few = few or len(chosen_maps) < len(flat)
         laid[stage] = flat[list(chosen_maps)]
@@ -138,8 +138,8 @@ def _attention(
         else None
     )
     note = "" if subject.trained else ", untrained"
-    title = f"{subject.called}{note}: {what}; the last such layer of each stage"
-    title += f", and of its heads the {wanted} that differ most (--heads all)" if few else ""
+    title = f"{subject.name}{note}: {what}; the last such layer of each stage"
+    title += f", and of its heads the {how_many} that differ most (--heads all)" if few else ""
     pointed = pixel is not None or family == "sasa"
     views.picture(
         sight.photo, laid, out, title, labels, ring=ring, clip=100.0 if pointed else BRIGHTEST,
@@ -160,8 +160,6 @@ def _evidence(subject: Subject, out: Path) -> None:
     with torch.no_grad():
         shares, labels = net(sight.x)[0].softmax(-1).topk(min(3, len(classes)))
     maps = views.class_evidence(net, sight.x, labels.tolist(), fine=True, relative=True)
-    named = [f"{classes[i]} {100 * s:.1f}%" for i, s in zip(labels, shares, strict=True)]
-    title = (
-        f"{subject.called}: what speaks for (red) and against (blue) each class, over all others"
-    )
-    views.picture(sight.photo, {"seen": maps}, out, title, named, signed=True, side=views.LARGE)
+    captions = [f"{classes[i]} {100 * s:.1f}%" for i, s in zip(labels, shares, strict=True)]
+    title = f"{subject.name}: what speaks for (red) and against (blue) each class, over all others"
+    views.picture(sight.photo, {"seen": maps}, out, title, captions, signed=True, side=views.LARGE)

@@ -60,14 +60,14 @@ def segment(
     if most is not None and (most < 1 or not (clips or watch)):
         raise ValueError("segment: --most is for videos, --source and --watch, and at least 1")
     unread, largest = Unread(json), 0
-    chosen = model or newest_or_own("segment")
+    model_path = model or newest_or_own("segment")
     if clips:
-        ready = Segmenter(chosen, device, window, short, tta)
+        ready = Segmenter(model_path, device, window, short, tta)
         for clip in clips:
             segment_in(clip, ready.task, ready.transform, ready.device, out, batch, most, json)
         return
     results = segmented(
-        words, chosen, out, device, window, short, batch, tta, watch=watch, most=most
+        words, model_path, out, device, window, short, batch, tta, watch=watch, most=most
     )
     for file, result in unread.pass_over(results):
         largest = max(largest, *result.size)

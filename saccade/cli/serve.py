@@ -66,7 +66,7 @@ def _serve(names: list[str], host: str, port: int, upload: int, name: str) -> No
         application = served.app([*loaded, *others], upload, address, name)
         from saccade.serve import limits
 
-        say(f"open http://{_spoken(address)}:{port} (Ctrl-C ends it)")
+        say(f"open http://{_host_in_url(address)}:{port} (Ctrl-C ends it)")
         if not served.alone(address):
             note(
                 "anybody who reaches this machine can use it; there is no password: "
@@ -111,7 +111,7 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _spoken(address: str) -> str:
+def _host_in_url(address: str) -> str:
     """An address as it is typed into a browser on this machine."""
     ip = ipaddress.ip_address(address)
     if ip.is_unspecified or address == "127.0.0.1":

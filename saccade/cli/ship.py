@@ -85,7 +85,7 @@ def export(
     if to == "hub":
         if latency:
             raise ValueError("export: latency is of a file that runs; leave --to at onnx")
-        folder, sentences = _shared(model, _opened(model), out)
+        folder, sentences = _write_hub_folder(model, _open_model(model), out)
         for sentence in sentences:
             tell(sentence)
         if json:
@@ -99,7 +99,7 @@ def export(
     small = out.with_name(out.name.removesuffix(".onnx") + ".int8.onnx")
     if int8:
         _refuse(small, to, source)
-    ready = _fresh(model) if untrained else _opened(model)
+    ready = _fresh(model) if untrained else _open_model(model)
     out.parent.mkdir(parents=True, exist_ok=True)
     raw, whole = ship.prepared(ready.task), ship.Raw(ready.task)
     write: Any = {"onnx": ship.to_onnx, "torch": ship.to_torch, "aot": ship.to_aot}[to]
@@ -205,7 +205,7 @@ def _checked(call: Callable[[], Any], to: str) -> Any:
         raise RuntimeError(f"export: this model does not go to {to} ({why})") from error
 
 
-def _opened(model: str) -> Any:
+def _open_model(model: str) -> Any:
     from saccade.engine import session
     from saccade.models import detectors, zoo
     from saccade.models.saved import located
@@ -216,11 +216,13 @@ def _opened(model: str) -> Any:
                 f"export: {model!r} comes without weights; give a run of 'saccade train', "
                 f"or --untrained for its shape alone"
             )
-        raise FileNotFoundError(f"export: no run or saved model {model!r}; {_meant(model)}")
-    return session.opened(model)
+        raise FileNotFoundError(
+            f"export: no run or saved model {model!r}; {_model_for_export(model)}"
+        )
+    return session.open_model(model)
 
 
-def _meant(name: str) -> str:
+def _model_for_export(name: str) -> str:
     """A hint for a name that is no model's: the nearest trained model, else the nearest of all."""
     from difflib import get_close_matches
 
@@ -246,7 +248,7 @@ def _fresh(name: str) -> Any:
     return ready
 
 
-def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
+def _write_hub_folder(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
     """Write a folder for the hub and read it back; gives the folder, and sentences about it."""
     import timm
     import torch
@@ -276,11 +278,13 @@ def _shared(model: str, ready: Any, out: Path | None) -> tuple[Path, list[str]]:
         input_config = {"input_size": (3, side, side), "crop_pct": ready.test.crop,
                  "interpolation": ready.test.interpolation}  # fmt: skip
     hub.write(
-        net, out, model_card.written(net, notes, ready.definition, run), input_config, **notes
+        net, out, model_card.card_text(net, notes, ready.definition, run), input_config, **notes
     )
     again = timm.create_model(f"local-dir:{out}", pretrained=True) if input_config else load(out)
-    wanted, got = net.state_dict(), again.state_dict()
-    if wanted.keys() != got.keys() or not all(torch.equal(got[k], v) for k, v in wanted.items()):
+    expected, got = net.state_dict(), again.state_dict()
+    if expected.keys() != got.keys() or not all(
+        torch.equal(got[k], v) for k, v in expected.items()
+    ):
         raise RuntimeError(f"export: what comes back from {str(out)!r} is not the model")
     names = ", ".join(sorted(file.name for file in out.iterdir()))
     return out, [
@@ -351,7 +355,7 @@ def _quantised(
     best = ready.task.best
     scores, answers = {}, {}
     for name, file in (("fp32", path), ("int8", small)):
-        run = _noted(ship.runner(file), answers.setdefault(name, []))
+        run = _noting_answers(ship.runner(file), answers.setdefault(name, []))
         scores[name] = ship.figures(ready.task, run, batches("val", 32))
     summary = ", ".join(f"{name} {figures[best]:.2f}" for name, figures in scores.items())
     summary += f" ({scores['int8'][best] - scores['fp32'][best]:+.2f})"
@@ -400,7 +404,7 @@ def _seconds(ship: Any, files: dict[str, Path], image: Any) -> dict[str, float]:
     return {name: timing.cpu for name, timing in timings.items()}
 
 
-def _noted(run: Any, answers: list[int]) -> Any:
+def _noting_answers(run: Any, answers: list[int]) -> Any:
     """The runner, which also collects each image's likeliest class, for classifiers."""
 
     def call(image: Any) -> Any:

@@ -55,16 +55,16 @@ def study(
         return
     whole = book.find(name)
     one = whole.only(grid) if grid else whole
-    chosen = data or one.data
-    if not chosen:
+    data_path = data or one.data
+    if not data_path:
         raise ValueError(f"study {name}: which images? --data FOLDER")
     numbers = tuple(range(seeds)) if seeds else one.seeds
     folder = Path(out) / name
     elsewhere: list[str] = []
     before = result.shipped(name) if shipped else None
-    if before and before.data != Path(str(chosen)).name:
+    if before and before.data != Path(str(data_path)).name:
         raise ValueError(
-            f"study {name}: the package's results are of {before.data!r}, got --data {chosen}; "
+            f"study {name}: the package's results are of {before.data!r}, got --data {data_path}; "
             f"leave out --shipped"
         )
     if not only_report:
@@ -72,13 +72,13 @@ def study(
 
         with stoppable(folder, f"saccade study {name}"):
             elsewhere = run.train(
-                one, str(chosen), folder, numbers, before=before, watch=watcher(None),
+                one, str(data_path), folder, numbers, before=before, watch=watcher(None),
                 say=note, device=device,
             )  # fmt: skip
-    results = run.collected(whole, str(chosen), folder, numbers, before)
-    written = write(whole, results, folder if pages is None else Path(pages))
+    results = run.collected(whole, str(data_path), folder, numbers, before)
+    paths = write(whole, results, folder if pages is None else Path(pages))
     if json:
-        show_json({"study": name, **results.plain(), "files": [str(path) for path in written]})
+        show_json({"study": name, **results.plain(), "files": [str(path) for path in paths]})
         return
     for each in one.grids:
         rows = cells(each, results)
@@ -89,8 +89,8 @@ def study(
         show(shape)
     for path in elsewhere:
         note(f"left to another process: {path}")
-    figures = [path for path in written[1:] if grid and path.stem.endswith(f"-{slug(grid)}")]
-    for path in (*written[:1], *figures):
+    figures = [path for path in paths[1:] if grid and path.stem.endswith(f"-{slug(grid)}")]
+    for path in (*paths[:1], *figures):
         say(f"written: {path}")
 
 
@@ -102,11 +102,11 @@ def _list(json: bool) -> None:
     rows = []
     for one in STUDIES.values():
         result, settings = shipped(one.name), one.settings()
-        done = len(result.settings) if result else 0
+        finished_count = len(result.settings) if result else 0
         rows.append(
             {
                 "study": one.name, "settings": len(settings), "seeds": len(one.seeds),
-                "in the package": done, "about": one.about,
+                "in the package": finished_count, "about": one.about,
             }
         )  # fmt: skip
     if json:

@@ -52,9 +52,9 @@ def detect_in(
             if tracker is not None:
                 ids = tracker(*(part.numpy() for part in (boxes.boxes, boxes.labels, boxes.scores)))
                 tracks |= set(ids.tolist()) - {0}
-                chosen = (boxes.scores >= score) | (torch.from_numpy(ids) > 0)
-                boxes = type(boxes)(*(part[chosen] for part in boxes))
-                ids = ids[chosen.numpy()]
+                drawn_boxes = (boxes.scores >= score) | (torch.from_numpy(ids) > 0)
+                boxes = type(boxes)(*(part[drawn_boxes] for part in boxes))
+                ids = ids[drawn_boxes.numpy()]
             rows = _rows(boxes, detector.classes, ids)
             counts[0], counts[1] = counts[0] + 1, counts[1] + len(rows)
             outputs.line({"frame": frame.number, "time": round(frame.time, 3), "objects": rows})
@@ -83,8 +83,8 @@ def segment_in(
             shares = np.bincount(mask.ravel(), minlength=len(classes)) / mask.size
             order = [int(i) for i in np.argsort(-shares, kind="stable") if shares[i]]
             count += 1
-            named = {classes[i]: round(float(shares[i]), 5) for i in order}
-            row = {"frame": frame.number, "time": round(frame.time, 3), "shares": named}
+            shares_by_class = {classes[i]: round(float(shares[i]), 5) for i in order}
+            row = {"frame": frame.number, "time": round(frame.time, 3), "shares": shares_by_class}
             outputs.line(row)
             if not json:
                 outputs.picture(tinted(frame.photo, mask, classes), frame)

@@ -36,11 +36,14 @@ Labels = UInt8[np.ndarray, "N"]
 
 def find() -> tuple[Images, Images]:
     """The training and the test set, from the first of the usual places that holds them."""
-    chosen = os.environ.get("SACCADE_DATA")
+    folder_of_sets = os.environ.get("SACCADE_DATA")
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     usual = [Path(), Path("data"), Path(cache) / "saccade"]
-    bases = [Path(chosen)] if chosen else usual
-    for place in (*(base / name for base in bases for name in NAMES), *bases[: bool(chosen)]):
+    bases = [Path(folder_of_sets)] if folder_of_sets else usual
+    for place in (
+        *(base / name for base in bases for name in NAMES),
+        *bases[: bool(folder_of_sets)],
+    ):
         sets = inside(place)
         if sets is not None:
             return sets
@@ -56,13 +59,13 @@ def inside(place: Path) -> tuple[Images, Images] | None:
     Inside(place).check([p.name for p in _packed(place)], repr(str(place)))
     if (place / "data_batch_1.bin").is_file():
         return (
-            _named("train", *_binary(_batches(place, "bin"))),
-            _named("test", *_binary([place / "test_batch.bin"])),
+            _with_names("train", *_binary(_batches(place, "bin"))),
+            _with_names("test", *_binary([place / "test_batch.bin"])),
         )
     if (place / "data_batch_1.png").is_file():
         return (
-            _named("train", *_npm(_batches(place, "png"), place / "train_lables.json")),
-            _named("test", *_npm([place / "test_batch.png"], place / "test_lables.json")),
+            _with_names("train", *_npm(_batches(place, "png"), place / "train_lables.json")),
+            _with_names("test", *_npm([place / "test_batch.png"], place / "test_lables.json")),
         )
     if (place / "data_batch_1").is_file():
         raise ValueError(
@@ -77,7 +80,7 @@ def _packed(place: Path) -> list[Path]:
     return [path for pattern in ("*_batch*", "*_lables.json") for path in place.glob(pattern)]
 
 
-def _named(split: str, pixels: Pixels, labels: Labels) -> Images:
+def _with_names(split: str, pixels: Pixels, labels: Labels) -> Images:
     return Arrays(f"cifar10 {split}", pixels, labels, list(CLASSES))
 
 
@@ -101,7 +104,7 @@ def _binary(paths: list[Path]) -> tuple[Pixels, Labels]:
 def _npm(paths: list[Path], labels: Path) -> tuple[Pixels, Labels]:
     rows = []
     for path in paths:
-        with picture.opened(_existing(path), str(path)) as image:
+        with picture.open_image(_existing(path), str(path)) as image:
             row = np.asarray(image.convert("RGB"))
         if row.shape[1] != SIDE**2:
             raise ValueError(
@@ -128,7 +131,7 @@ def _folders(place: Path) -> tuple[Images, Images] | None:
     train, test = _folder(place / "train"), _folder(place / split)
     if train is None or test is None:
         return None
-    return _named("train", *train), _named("test", *test)
+    return _with_names("train", *train), _with_names("test", *test)
 
 
 def _has_classes(place: Path) -> bool:
@@ -145,7 +148,7 @@ def _folder(place: Path) -> tuple[Pixels, Labels] | None:
             if not inside(path):
                 return None
             try:
-                with picture.opened(path, str(path)) as image:
+                with picture.open_image(path, str(path)) as image:
                     if image.size != (SIDE, SIDE):
                         return None
                     pictures.append(np.asarray(image.convert("RGB")).transpose(2, 0, 1))

@@ -101,12 +101,12 @@ def every(path: str, classes: list[str]) -> Images:
         _, train, val = ready
         return aligned(train if val is None else val, classes)
     listing = _listing(Path(path))
-    listed = listing.train if listing.val is None else listing.val
-    names = _ordered({name for _, name in listed})
+    paths = listing.train if listing.val is None else listing.val
+    names = _ordered({name for _, name in paths})
     if not names:
         raise ValueError(f"{listing.what}: no images to test on; wanted: {KNOWN}")
-    labels = [names.index(name) for _, name in listed]
-    return aligned(listing.make([item for item, _ in listed], labels, names), classes)
+    labels = [names.index(name) for _, name in paths]
+    return aligned(listing.make([item for item, _ in paths], labels, names), classes)
 
 
 def _arrays(path: str) -> tuple[str, Images, Images | None] | None:
@@ -166,14 +166,16 @@ def _folders(place: Path) -> Listing:
         if ("train" in split or not split)
         else ([], [])
     )
-    held = _classes(place, val, others)[0] if val else None
-    folder.Inside(place).check((name for name, _ in [*train, *(held or ())]), repr(str(place)))
+    val_classes = _classes(place, val, others)[0] if val else None
+    folder.Inside(place).check(
+        (name for name, _ in [*train, *(val_classes or ())]), repr(str(place))
+    )
     if not train and not val:
         raise ValueError(f"no images in folders of classes below {str(place)!r}; wanted: {KNOWN}")
     return Listing(
         what=place.resolve().name,
         train=train,
-        val=held,
+        val=val_classes,
         make=lambda items, labels, classes: Files(place, items, labels, classes),
         warnings=[
             *([f"no training images in {_listed(empty)}"] if empty else []),
@@ -216,8 +218,8 @@ def _listed_in(place: Path) -> Listing:
     with io.StringIO(folder.text(place), newline="") as file:
         rows = csv.DictReader(file, skipinitialspace=True)
         columns = [name.strip() for name in rows.fieldnames or ()]
-        for wanted in ("path", "label"):
-            if wanted not in columns:
+        for column in ("path", "label"):
+            if column not in columns:
                 raise ValueError(
                     f"{str(place)!r}: its first line must name the columns path, label and perhaps "
                     f"split; it says {', '.join(columns) or 'nothing'}"
@@ -235,8 +237,8 @@ def _listed_in(place: Path) -> Listing:
                     f"got {split!r}"
                 )
             parts["train" if split == "train" else "val"].append((name, label))
-    listed = [name for part in parts.values() for name, _ in part]
-    folder.Inside(place.parent).check(listed, repr(str(place)))
+    names = [name for part in parts.values() for name, _ in part]
+    folder.Inside(place.parent).check(names, repr(str(place)))
     first = [name for name, _ in parts["train"][:20]]
     if first and not any((place.parent / name).is_file() for name in first):
         raise FileNotFoundError(
@@ -268,9 +270,9 @@ def divided(listing: Listing, data: Data, seed: int) -> Splits:
                 f"did you mean {nearest(name, classes)!r}?"
             )
 
-    def make_images(listed: Sequence[tuple[Any, str]]) -> Images:
+    def make_images(files: Sequence[tuple[Any, str]]) -> Images:
         return listing.make(
-            [item for item, _ in listed], [numbers[name] for _, name in listed], classes
+            [item for item, _ in files], [numbers[name] for _, name in files], classes
         )
 
     if listing.val is None:
@@ -308,14 +310,14 @@ def hold_out(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     """Split off the same share of each class, by the seed; a lone image stays for training."""
     if not 0 < share < 1:
         raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
-    held = np.zeros(len(images), bool)
+    in_validation = np.zeros(len(images), bool)
     for c in range(len(images.classes)):
         of_class = np.flatnonzero(images.labels == c)
         count = min(max(1, round(share * len(of_class))), max(0, len(of_class) - 1))
-        held[np.random.default_rng((seed, c)).permutation(of_class)[:count]] = True
-    if not held.any():
+        in_validation[np.random.default_rng((seed, c)).permutation(of_class)[:count]] = True
+    if not in_validation.any():
         raise ValueError("one image a class leaves none to validate; add images or a val folder")
-    return Some(images, np.flatnonzero(~held)), Some(images, np.flatnonzero(held))
+    return Some(images, np.flatnonzero(~in_validation)), Some(images, np.flatnonzero(in_validation))
 
 
 def fewer(splits: Splits, share: float) -> Splits:
@@ -328,8 +330,8 @@ def fewer(splits: Splits, share: float) -> Splits:
             f"data.share: a share of images that have a class each, got {share}; leave it at 1"
         )
     of_classes = [np.flatnonzero(images.labels == c) for c in range(len(images.classes))]
-    chosen = [own[: max(1, round(share * len(own)))] for own in of_classes]
-    train = Some(images, np.sort(np.concatenate(chosen)))
+    shares = [own[: max(1, round(share * len(own)))] for own in of_classes]
+    train = Some(images, np.sort(np.concatenate(shares)))
     return replace(splits, train=train, about=f"{splits.about}; {len(train)} of them are used")
 
 

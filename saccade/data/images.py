@@ -39,7 +39,7 @@ class Images:
         raise NotImplementedError
 
     def block(
-        self, chosen: Integer[np.ndarray, "B"]
+        self, indices: Integer[np.ndarray, "B"]
     ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]] | None:
         """Several pictures at once and their labels; None if they are not in memory."""
         return None
@@ -152,12 +152,12 @@ class Arrays(Images):
         return f"{self.title} {i}"
 
     def block(
-        self, chosen: Integer[np.ndarray, "B"]
+        self, indices: Integer[np.ndarray, "B"]
     ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]]:
-        pixels = self.pixels[chosen]
+        pixels = self.pixels[indices]
         if pixels.ndim == 3:
             pixels = pixels[:, None].repeat(3, 1)
-        return pixels, self.labels[chosen]
+        return pixels, self.labels[indices]
 
     def parts(self) -> list[np.ndarray]:
         return [self.pixels, self.labels]
@@ -169,32 +169,32 @@ class Some(Images):
     def __init__(
         self,
         images: Images,
-        chosen: Integer[np.ndarray, "N"],
+        indices: Integer[np.ndarray, "N"],
         labels: Integer[np.ndarray, "N"] | None = None,
         classes: list[str] | None = None,
     ):
-        self.images, self.chosen = images, chosen
-        self.labels = images.labels[chosen] if labels is None else labels
+        self.images, self.indices = images, indices
+        self.labels = images.labels[indices] if labels is None else labels
         self.classes = images.classes if classes is None else classes
 
     def read(self, i: int) -> tuple[Image.Image, int]:
-        image, _ = self.images.read(int(self.chosen[i]))
+        image, _ = self.images.read(int(self.indices[i]))
         return image, int(self.labels[i])
 
     def name(self, i: int) -> str:
-        return self.images.name(int(self.chosen[i]))
+        return self.images.name(int(self.indices[i]))
 
     def block(
-        self, chosen: Integer[np.ndarray, "B"]
+        self, indices: Integer[np.ndarray, "B"]
     ) -> tuple[UInt8[np.ndarray, "B 3 H W"], Integer[np.ndarray, "B"]] | None:
-        inner = self.images.block(self.chosen[chosen])
-        return None if inner is None else (inner[0], self.labels[chosen])
+        inner = self.images.block(self.indices[indices])
+        return None if inner is None else (inner[0], self.labels[indices])
 
     def content(self, i: int) -> bytes:
-        return self.images.content(int(self.chosen[i]))
+        return self.images.content(int(self.indices[i]))
 
     def size(self, i: int) -> int:
-        return self.images.size(int(self.chosen[i]))
+        return self.images.size(int(self.indices[i]))
 
     def parts(self) -> list[np.ndarray]:
-        return [*self.images.parts(), self.chosen, self.labels]
+        return [*self.images.parts(), self.indices, self.labels]

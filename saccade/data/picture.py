@@ -65,7 +65,7 @@ class Size(NamedTuple):
 def size(path: str | Path) -> Size | None:
     """The size of a picture, read from the head of its file; None if that cannot be read."""
     try:
-        with opened(path, str(path)) as file:
+        with open_image(path, str(path)) as file:
             stored = _stored(file)
             return Size(stored, stored[::-1] if _orientation(file) in BACK else stored)
     except Unreadable:
@@ -84,7 +84,7 @@ def _stored(file: Image.Image) -> tuple[int, int]:
 
 
 @contextmanager
-def opened(
+def open_image(
     source: str | Path | io.BytesIO, name: str, most: int | None = None
 ) -> Generator[Image.Image]:
     """Open a picture's file; one that is broken or too large raises `Unreadable`."""
@@ -124,7 +124,7 @@ def rgb(
     `annotated` is the width and height that annotations (boxes, a mask) refer to. A picture that
     has this size as stored, but not after turning, is not turned.
     """
-    with opened(source, name) as file:
+    with open_image(source, name) as file:
         turn = None
         if annotated is not None and annotated == _stored(file) and annotated[0] != annotated[1]:
             turn = BACK.get(_orientation(file))

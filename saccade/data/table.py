@@ -24,20 +24,20 @@ class Table(Images):
         title: str,
         rows: Any,
         column: str,
-        chosen: list[int],
+        row_numbers: list[int],
         labels: list[int],
         classes: list[str],
         inside: Inside | None = None,
     ):
         self.inside = inside
         self.title, self.rows, self.column = title, rows, column
-        self.chosen = np.asarray(chosen, np.int64)
+        self.row_numbers = np.asarray(row_numbers, np.int64)
         self.labels, self.classes = np.asarray(labels, np.int64), classes
 
     def read(self, i: int) -> tuple[Image.Image, int]:
         name = self.name(i)
         try:
-            cell = self.rows[int(self.chosen[i])][self.column]
+            cell = self.rows[int(self.row_numbers[i])][self.column]
         except (OSError, ValueError) as error:
             raise picture.Unreadable(name, str(error)) from error
         if cell is None:
@@ -50,10 +50,10 @@ class Table(Images):
         return picture.rgb(path, name), int(self.labels[i])
 
     def name(self, i: int) -> str:
-        return f"{self.title} row {self.chosen[i]}"
+        return f"{self.title} row {self.row_numbers[i]}"
 
     def parts(self) -> list[np.ndarray]:
-        return [self.chosen, self.labels]
+        return [self.row_numbers, self.labels]
 
 
 def is_table(place: Path) -> bool:
@@ -96,10 +96,12 @@ def listing(place: Path) -> Listing:
     splits, warnings = {}, []
     for k, rows in raw.items():
         labels = list(enumerate(rows[label]))
-        known = [(i, v) for i, v in labels if v is not None and v != -1]  # -1: kept secret
-        splits[k] = [((k, i), names[v] if names else str(v)) for i, v in known]
-        if len(known) < len(labels):
-            warnings.append(f"{k}: {len(labels) - len(known)} rows have no label and are left out")
+        labelled_rows = [(i, v) for i, v in labels if v is not None and v != -1]  # -1: kept secret
+        splits[k] = [((k, i), names[v] if names else str(v)) for i, v in labelled_rows]
+        if len(labelled_rows) < len(labels):
+            warnings.append(
+                f"{k}: {len(labels) - len(labelled_rows)} rows have no label and are left out"
+            )
 
     def make(items: list[tuple[str, int]], labels: list[int], classes: list[str]) -> Images:
         k = items[0][0]
@@ -114,23 +116,25 @@ def _check_files(place: Path) -> None:
     """Refuse a dataset that names files outside of its folder."""
     inside, parts = Inside(place), [place]
     if (place / "dataset_dict.json").is_file():
-        splits = _named(place / "dataset_dict.json", lambda plain: [*plain["splits"]])
+        splits = _class_names(place / "dataset_dict.json", lambda plain: [*plain["splits"]])
         parts = [place.absolute() / split for split in splits]
     for part in parts:
         state = part.absolute() / "state.json"
         inside.check([state, state.with_name("dataset_info.json")], repr(str(place)))
         if state.is_file():
-            names = _named(state, lambda plain: [one["filename"] for one in plain["_data_files"]])
+            names = _class_names(
+                state, lambda plain: [one["filename"] for one in plain["_data_files"]]
+            )
             inside.check([state.parent / name for name in names], repr(str(state)))
 
 
-def _named(file: Path, names: Callable[[Any], list[Any]]) -> list[str]:
+def _class_names(file: Path, names: Callable[[Any], list[Any]]) -> list[str]:
     """The names that a JSON file of a dataset holds."""
     try:
-        listed = names(json.loads(folder.text(file)))
+        names_list = names(json.loads(folder.text(file)))
     except (ValueError, KeyError, TypeError, RecursionError):
         return []  # the package says what is wrong with it
-    return [name for name in listed if isinstance(name, str)]
+    return [name for name in names_list if isinstance(name, str)]
 
 
 def _column(place: Path, features: Any, kind: type, usual: str) -> str:

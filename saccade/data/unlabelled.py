@@ -22,8 +22,8 @@ class Pictures(Files):
     def __init__(self, root: Path, names: Sequence[str]):
         super().__init__(root, names, [0] * len(names), [])
 
-    def some(self, chosen: Sequence[int]) -> "Pictures":
-        return Pictures(self.root, [self.names[i] for i in chosen])
+    def some(self, indices: Sequence[int]) -> "Pictures":
+        return Pictures(self.root, [self.names[i] for i in indices])
 
 
 def find(path: str, data: Data, seed: int = 0) -> Splits:
@@ -72,5 +72,5 @@ def _below(place: Path, inside: str = "") -> Pictures:
 def _held_out(images: Pictures, share: float, seed: int) -> tuple[Pictures, Pictures]:
     if 0 < share < 1 and len(images) < 2:
         raise ValueError(f"{str(images.root)!r}: {len(images)} pictures; it takes two or more")
-    train, held = parted(len(images), share, seed)
-    return images.some(train), images.some(held)
+    train, val = parted(len(images), share, seed)
+    return images.some(train), images.some(val)

@@ -32,17 +32,17 @@ WHITE = XYZ.sum(1)
 @lru_cache(maxsize=8)
 def palette(count: int) -> UInt8[np.ndarray, "count 3"]:
     """This many colours; a longer palette begins with the colours of a shorter one."""
-    chosen = [np.array(colour, float) for colour in FIRST[:count]]
+    colours = [np.array(colour, float) for colour in FIRST[:count]]
     grid = np.stack(np.meshgrid(GRID, GRID, GRID, indexing="ij"), -1).reshape(-1, 3)
     places = as_seen_by_three(grid)
     nearest = np.full(len(grid), np.inf)
-    for colour in chosen:
+    for colour in colours:
         nearest = np.minimum(nearest, _apart(places, as_seen_by_three(colour[None])))
-    while len(chosen) < count:
+    while len(colours) < count:
         far = int(nearest.argmax())
-        chosen.append(grid[far])
+        colours.append(grid[far])
         nearest = np.minimum(nearest, _apart(places, places[:, far : far + 1]))
-    return np.array(chosen).round().astype(np.uint8)
+    return np.array(colours).round().astype(np.uint8)
 
 
 def as_seen_by_three(colours: Float[np.ndarray, "N 3"]) -> Float[np.ndarray, "3 N 3"]:

@@ -32,14 +32,14 @@ def _of_set(images: Any, seed: int) -> dict[str, Any]:
     content = getattr(images, "content", None)  # sets from outside may have none
     size = getattr(images, "size", None)
     count = len(images)
-    known: dict[str, Any] = {"images": count, "sha256": images.digest()}
+    entries: dict[str, Any] = {"images": count, "sha256": images.digest()}
     if callable(size):
         sizes = np.array([size(i) for i in range(count)], np.int64)
-        known["sizes"] = hashlib.sha256(sizes.tobytes()).hexdigest()
+        entries["sizes"] = hashlib.sha256(sizes.tobytes()).hexdigest()
     if callable(content):
-        chosen = np.random.default_rng(seed).permutation(count)[:SAMPLE]
-        known["sample"] = {str(i): _digest(content, i) for i in sorted(chosen.tolist())}
-    return known
+        indices = np.random.default_rng(seed).permutation(count)[:SAMPLE]
+        entries["sample"] = {str(i): _digest(content, i) for i in sorted(indices.tolist())}
+    return entries
 
 
 def _digest(content: Any, i: int) -> str:
@@ -49,9 +49,12 @@ def _digest(content: Any, i: int) -> str:
         return "unreadable"
 
 
-def shortened(known: dict[str, Any]) -> dict[str, Any]:
+def shortened(fingerprint_entries: dict[str, Any]) -> dict[str, Any]:
     """The same with one checksum for all sampled images."""
-    return {name: {**one, "sample": _joined(one.get("sample"))} for name, one in known.items()}
+    return {
+        name: {**one, "sample": _joined(one.get("sample"))}
+        for name, one in fingerprint_entries.items()
+    }
 
 
 def _joined(sample: Any) -> str | None:
@@ -78,7 +81,7 @@ def check_images(
         now: the fingerprint of the images
         force: go on with other content
     """
-    then: Any = run.known("data.json")
+    then: Any = run.read_json("data.json")
     in_short: Any = about.get("images")
     if _sound(in_short) and not (_sound(then) and shortened(then) == in_short):
         then = in_short  # a data.json that is lost, torn or edited tells nothing
@@ -96,7 +99,7 @@ def check_images(
             f"resume: {run.data!r} has other images to train and validate on than the run began "
             f"with ({what}); restore them, or train anew (finetune with model.start={run.folder})"
         )
-    where = _changed(splits, then, now)
+    where = _differences(splits, then, now)
     if not where:
         return []
     sentence = f"the images at {run.data!r} have changed since the run began ({where})"
@@ -105,15 +108,15 @@ def check_images(
     return [f"{sentence}; the run goes on with them"]
 
 
-def _sound(known: Any) -> bool:
+def _sound(entries: Any) -> bool:
     """Whether this is a fingerprint."""
-    if not isinstance(known, dict) or not {"train", "val"} <= known.keys() <= SETS:
+    if not isinstance(entries, dict) or not {"train", "val"} <= entries.keys() <= SETS:
         return False
-    parts = known.values()
+    parts = entries.values()
     return all(isinstance(part, dict) and set(KEYS) <= part.keys() for part in parts)
 
 
-def _changed(splits: Splits, then: dict[str, Any], now: dict[str, Any]) -> str:
+def _differences(splits: Splits, then: dict[str, Any], now: dict[str, Any]) -> str:
     """An image whose content changed, or another sign of a change; empty if there is none."""
     for name in then:
         images: Any = getattr(splits, name)
@@ -143,11 +146,11 @@ def check_recipe(run: Run, about: dict[str, Any], force: bool) -> list[str]:
     except (ValueError, KeyError, TypeError, AttributeError):  # a checkpoint of another version
         return []
     old, now = (_flat(_plain(to_plain(recipe))) for recipe in (before, run.recipe))
-    changed = [key for key in sorted(now.keys() | old.keys()) if now.get(key) != old.get(key)]
-    if not changed:
+    changed_keys = [key for key in sorted(now.keys() | old.keys()) if now.get(key) != old.get(key)]
+    if not changed_keys:
         return []
-    what = ", ".join(f"{key} {old.get(key)!r} -> {now.get(key)!r}" for key in changed[:3])
-    more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+    what = ", ".join(f"{key} {old.get(key)!r} -> {now.get(key)!r}" for key in changed_keys[:3])
+    more = f" and {len(changed_keys) - 3} more" if len(changed_keys) > 3 else ""
     path = run.folder / "recipe.json"
     sentence = f"{str(path)!r} was edited since the last checkpoint ({what}{more})"
     if not force:

@@ -74,7 +74,7 @@ class Checkpoints:
         entries = []
         for path in self.folder.glob("step-*") if self.folder.is_dir() else ():
             if match := NAME.fullmatch(path.name):  # no .part: a file has its name once it is whole
-                score: Any = _noted(path).get("score")
+                score: Any = _header(path).get("score")
                 score = float(score) if type(score) in (int, float) else None
                 entry = {"step": int(match[1]), "file": path.name, "sha256": None, "score": score}
                 entries.append(entry)
@@ -211,7 +211,7 @@ class Checkpoints:
             whole: a file whose checksum was compared since the run was locked
         """
         self._check_links()
-        index, torn = self._indexed()
+        index, damage = self._indexed()
         entries = index["entries"]
         if which == "best":
             entries = [e for e in entries if e["step"] == index["best"]]
@@ -222,7 +222,7 @@ class Checkpoints:
             except BROKEN as error:
                 faults.append(f"{entry['file']} {_reason(error)}")
                 continue
-            return state, [*torn, *(f"{fault}; the one before it is taken" for fault in faults)]
+            return state, [*damage, *(f"{fault}; the one before it is taken" for fault in faults)]
         if faults:
             raise ValueError(
                 f"no whole checkpoint in {str(self.folder)!r}: {'; '.join(faults)}; bring a copy "
@@ -255,7 +255,7 @@ class Checkpoints:
 
     def about(self, entry: dict[str, Any]) -> dict[str, Any]:
         """What was kept beside a state; empty for one of an earlier format."""
-        return _noted(self.folder / entry["file"])
+        return _header(self.folder / entry["file"])
 
     def fault(self, entry: dict[str, Any]) -> str | None:
         """What is wrong with a file of the index, if anything."""
@@ -287,9 +287,9 @@ class Checkpoints:
                 former.check(path, whole=digest is None)
         if entry["sha256"] not in (None, digest):
             raise DamagedFileError("is torn (its checksum differs)")
-        noted = _noted(path).get("step", entry["step"])
-        if noted != entry["step"] or _step_of(path) != entry["step"]:
-            raise DamagedFileError(f"is the checkpoint of another step ({noted})")
+        step = _header(path).get("step", entry["step"])
+        if step != entry["step"] or _step_of(path) != entry["step"]:
+            raise DamagedFileError(f"is the checkpoint of another step ({step})")
 
     def _check_links(self) -> None:
         """Refuse a folder that is somewhere else: files are read, written and deleted in it."""
@@ -334,7 +334,7 @@ def _step_of(path: Path) -> int | None:
     return int(match[1]) if match else None
 
 
-def _noted(path: Path) -> dict[str, Any]:
+def _header(path: Path) -> dict[str, Any]:
     """What a checkpoint says about itself; nothing where it is torn or of an earlier format."""
     file = path / shards.REST if path.is_dir() else path
     if file.suffix != archive.SUFFIX:

@@ -58,8 +58,8 @@ def _draw_one(
         image = transform(photo)[None].to(device)
         size = torch.tensor([image.shape[2:]], device=device)
         (prediction,) = task.predict(task.infer(image, size), [(photo.height, photo.width)])
-        said = definition.answer(task, prediction, sheet, "")
-        sheet, side = definition.example(task, sheet, target, said), 2 * SIDE
+        answer = definition.answer(task, prediction, sheet, "")
+        sheet, side = definition.example(task, sheet, target, answer), 2 * SIDE
     sheet.thumbnail((side, side))
     stream = io.BytesIO()
     sheet.save(stream, "JPEG", quality=80)

@@ -112,8 +112,8 @@ def _rows_of(
 
     def some(first: int, end: int) -> Tensor:
         part = read()
-        wanted = (rows, *shape[1:]) if shape else ()
-        if not isinstance(part, Tensor) or tuple(part.shape) != wanted:
+        shape_out = (rows, *shape[1:]) if shape else ()
+        if not isinstance(part, Tensor) or tuple(part.shape) != shape_out:
             raise RefusedPickleError("'.metadata' and the files beside it do not fit")
         return part[first:end] if shape else part
 
@@ -133,8 +133,8 @@ def _stored(folder: Path, name: Any, offset: Any, length: Any) -> Any:
 
 def _fields(value: Any, kind: str) -> dict[str, Any]:
     """The attributes that a pickle sets on an object of that class."""
-    wanted = kind if " " in kind else CHECKPOINT + kind
-    if not isinstance(value, Call) or value.function != wanted:
+    type_name = kind if " " in kind else CHECKPOINT + kind
+    if not isinstance(value, Call) or value.function != type_name:
         raise RefusedPickleError(f"'.metadata' lacks a {kind.rpartition(' ')[2]}")
     return dict(_pairs(value.state))
 

@@ -33,7 +33,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def held(folder: str | Path) -> Generator[None]:
+def hold(folder: str | Path) -> Generator[None]:
     """Hold a run's folder, which is made if it is not there; refused if another process does."""
     folder = Path(folder)
     path = folder / NAME

@@ -46,16 +46,16 @@ def peak(optim: Optim, batch: int) -> float:
 def groups(task: Task, optim: Optim) -> list[dict]:
     """Parameters by decay, and by depth where early blocks are to learn more slowly."""
     scales = _scales(task, optim)
-    declared = task.no_weight_decay() if "declared" in optim.undecayed else set()
+    without_decay = task.no_weight_decay() if "declared" in optim.undecayed else set()
     own = {p for head in task.heads() for p in head.parameters()}
     by_settings: dict[tuple[float, float, bool], list[Tensor]] = {}
     for name, p in task.named_parameters():
         if not p.requires_grad:
             continue
-        free = name in declared or ("vectors" in optim.undecayed and p.ndim <= 1)
+        free = name in without_decay or ("vectors" in optim.undecayed and p.ndim <= 1)
         scale, alone = scales.get(name, 1.0), False
         if optim.name == "muon":
-            alone = name in declared or p in own or not _is_matrix(p)
+            alone = name in without_decay or p in own or not _is_matrix(p)
             scale *= optim.vectors if alone else 1.0
         key = scale, 0.0 if free else optim.weight_decay, alone
         by_settings.setdefault(key, []).append(p)

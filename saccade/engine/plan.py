@@ -40,28 +40,30 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
     if recipe == "quick" and data == "solar":
         recipe = "quick_solar"
     name = recipe if isinstance(recipe, str) else recipe.model.name
-    chosen = book.find(recipe) if isinstance(recipe, str) else recipe
-    typed = [*everyday(chosen, **short), *words]
-    chosen = override(chosen, typed)
-    if chosen.model.start and not any(word.startswith("model.name=") for word in typed):
-        chosen = _of_the_start(chosen)
+    full_recipe = book.find(recipe) if isinstance(recipe, str) else recipe
+    typed = [*everyday(full_recipe, **short), *words]
+    full_recipe = override(full_recipe, typed)
+    if full_recipe.model.start and not any(word.startswith("model.name=") for word in typed):
+        full_recipe = _of_the_start(full_recipe)
     data = DATA.get(name) if data is None else data
     if data is None:
         from saccade import tasks  # with torch, which a wrong name need not wait for
 
-        raise ValueError(f"train {name}: which images? --data FOLDER: {tasks.of(chosen).data_hint}")
-    if name in WARM and not chosen.model.start:
+        raise ValueError(
+            f"train {name}: which images? --data FOLDER: {tasks.of(full_recipe).data_hint}"
+        )
+    if name in WARM and not full_recipe.model.start:
         from_none = any(word.startswith("model.start=") for word in typed)
-        start = None if from_none else weights.start(chosen.model.name)
-        fetched = chosen.model.options.get("pretrained")  # by timm
+        start = None if from_none else weights.start(full_recipe.model.name)
+        fetched = full_recipe.model.options.get("pretrained")  # by timm
         if start is None and name == "finetune" and not fetched:
             raise ValueError(
-                f"train finetune: with which weights of {chosen.model.name!r}? --start RUN, or "
-                f"timm's by --set model.options.pretrained=true; 'saccade train scratch' begins "
+                f"train finetune: with which weights of {full_recipe.model.name!r}? --start RUN, "
+                f"or timm's by --set model.options.pretrained=true; 'saccade train scratch' begins "
                 f"without any"
             )
-        chosen = change(chosen, model__start=start or "")
-    return Plan(name, chosen, data)
+        full_recipe = change(full_recipe, model__start=start or "")
+    return Plan(name, full_recipe, data)
 
 
 def _of_the_start(recipe: Recipe) -> Recipe:

@@ -31,7 +31,7 @@ import torch
 
 from saccade import files, outside
 from saccade.models.saved import control
-from saccade.models.zoo import stated, unstated
+from saccade.models.zoo import stated_arguments, unstated_arguments
 from saccade.recipes.disk import from_plain, to_plain
 from saccade.recipes.recipe import Recipe, change
 from saccade.version import __version__
@@ -112,7 +112,7 @@ class Run:
         return {
             "name": self.name, "data": self.data, "recipe": to_plain(self.recipe),
             "classes": list(self.classes),
-            "stated": {**stated(self.recipe.model.name), **self._stated_options()},
+            "stated": {**stated_arguments(self.recipe.model.name), **self._stated_options()},
             **self._imports(),
         }  # fmt: skip
 
@@ -126,7 +126,11 @@ class Run:
 
     def _stated_options(self) -> dict[str, Any]:
         options = self.recipe.model.options
-        return {key: options[key] for key in unstated(self.recipe.model.name) if key in options}
+        return {
+            key: options[key]
+            for key in unstated_arguments(self.recipe.model.name)
+            if key in options
+        }
 
     def plain_file(self, file: str) -> Path | None:
         """A file of the folder that may be read: no pipe, and no link to somebody's elsewhere."""
@@ -169,7 +173,7 @@ class Run:
                 text = "".join(json.dumps(line) + "\n" for line in earlier)
                 files.write(self.folder / file, text, self.cure)
 
-    def known(self, file: str) -> dict[str, Any]:
+    def read_json(self, file: str) -> dict[str, Any]:
         """A JSON file of the folder; empty where there is none, or a torn one."""
         path = self.plain_file(file)
         try:
@@ -185,10 +189,10 @@ class Run:
     @property
     def cure(self) -> str:
         """What to do where a file cannot be written."""
-        begun = (self.folder / "checkpoints").is_dir()
-        if not begun and not (self.folder / "recipe.json").is_file():
+        has_checkpoints = (self.folder / "checkpoints").is_dir()
+        if not has_checkpoints and not (self.folder / "recipe.json").is_file():
             return files.MAKE_ROOM  # there is nothing to resume
-        last = "the last checkpoint is whole: " if begun else ""
+        last = "the last checkpoint is whole: " if has_checkpoints else ""
         return f"{last}make room, then 'saccade resume {self.folder}'"
 
 
@@ -204,13 +208,13 @@ def _as_begun(recipe: Recipe, began: dict[str, Any] | None) -> Recipe:
     Defaults may have changed since; what runs of earlier versions do not state is known.
     """
     name, options = recipe.model.name, recipe.model.options
-    values = unstated(name) if began is None else began
-    now = json.loads(json.dumps(stated(name)))  # lists, as a run's file has them
-    other = {key: value for key, value in values.items() if now.get(key) != _listed(value)}
+    values = unstated_arguments(name) if began is None else began
+    now = json.loads(json.dumps(stated_arguments(name)))  # lists, as a run's file has them
+    other = {key: value for key, value in values.items() if now.get(key) != _as_lists(value)}
     return change(recipe, model__options={**other, **options}) if other else recipe
 
 
-def _listed(value: Any) -> Any:
+def _as_lists(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 

@@ -78,15 +78,15 @@ def train(
         def create() -> tuple[Run, dict[str, Any]]:
             title = name or recipe.model.name
             run = Run.create(out, title, recipe, _absolute(data), splits.classes)
-            known = changes.fingerprint(splits, recipe.loop.seed)
-            run.write_json("data.json", known)
+            data_state = changes.fingerprint(splits, recipe.loop.seed)
+            run.write_json("data.json", data_state)
             if splits.findings:
                 run.write_json("findings.json", splits.findings)
-            return run, known
+            return run, data_state
 
         with _locked(out, group):
-            run, known = distributed.first_does(create, group)
-            _fit(run, splits, group, watch, report, known)
+            run, fingerprint = distributed.first_does(create, group)
+            _fit(run, splits, group, watch, report, fingerprint)
     return run
 
 
@@ -129,8 +129,8 @@ def resume(
             edits = changes.check_recipe(run, about, force)
             return now, [*edits, *changes.check_images(run, splits, about, now, force)]
 
-        known, more = distributed.first_does(compare, group)
-        _fit(run, splits, group, watch, report, known, [*sentences, *more], whole, trust)
+        fingerprint, more = distributed.first_does(compare, group)
+        _fit(run, splits, group, watch, report, fingerprint, [*sentences, *more], whole, trust)
     return run
 
 
@@ -154,7 +154,7 @@ def _last(folder: str | Path) -> tuple[Run, dict[str, Any], str | None, list[str
 def _locked(folder: str | Path, group: Group) -> Generator[None]:
     """Hold the run's folder for this job; the first process does it for all."""
     with ExitStack() as stack:
-        distributed.first_does(lambda: stack.enter_context(lock.held(folder)), group)
+        distributed.first_does(lambda: stack.enter_context(lock.hold(folder)), group)
         yield
 
 
@@ -194,7 +194,7 @@ def _fit(
     group: Group,
     watch: Watch | None,
     report: Report | None,
-    known: dict[str, Any],
+    fingerprint: dict[str, Any],
     sentences: Sequence[str] | None = None,
     whole: str | None = None,
     trust: bool = False,
@@ -223,7 +223,7 @@ def _fit(
             fit_norms(task, weight_names(run.folder / "checkpoints" / whole))
         make.try_sizes(task, recipe)
         task.metric()  # fails now, not after an epoch, if a package is missing
-        short = changes.shortened(known)
+        short = changes.shortened(fingerprint)
         training = Training(run, splits, task, group, watcher, report, short)
         try:
             _prepare(definition, training, splits, watcher)
@@ -236,10 +236,10 @@ def _fit(
                 run.rewind(0)
             if group.first:
                 run.write_json("recipe.json", run.plain())  # its data may lie elsewhere
-                run.write_json("data.json", known)
+                run.write_json("data.json", fingerprint)
             with distributed.explain_lost_process(group, f"saccade resume {run.folder}"):
                 training.fit()
-                if splits.final is not None and not run.known("final.json"):
+                if splits.final is not None and not run.read_json("final.json"):
                     _count_at_the_end(run, splits.final, group, watcher, report)
         finally:
             training.close()
@@ -249,7 +249,7 @@ def _count_at_the_end(
     run: Run, images: Any, group: Group, watcher: Watcher, report: Report | None
 ) -> None:
     """Evaluate the best model on the validation set, which no choice was based on before."""
-    one = opened(run.folder, group.device)
+    one = open_model(run.folder, group.device)
     loader = make.unaugmented(
         one.definition, one.test, images, one.task.net, group, run.recipe.loop.batch,
         make.workers(run.recipe.data, group), run.recipe.data.bad,
@@ -326,11 +326,11 @@ def _can_go_on(run: Run) -> bool:
 
 def _changed_machine(run: Run) -> list[str]:
     """What makes the last digits differ from those of a run without a break, if anything."""
-    then, now = run.known("environment.json"), environment()
-    changed = [f"{k} {then[k]} -> {now[k]}" for k in ("torch", "threads", "processes", "device")
+    then, now = run.read_json("environment.json"), environment()
+    changes = [f"{k} {then[k]} -> {now[k]}" for k in ("torch", "threads", "processes", "device")
                if k in then and then[k] != now[k]]  # fmt: skip
-    return [f"the last digits may differ from an unbroken run's: {', '.join(changed)}"] * bool(
-        changed
+    return [f"the last digits may differ from an unbroken run's: {', '.join(changes)}"] * bool(
+        changes
     )
 
 
@@ -358,7 +358,7 @@ class LoadedModel:
         return self.definition.test_transform(settings, about["mean"], about["std"])
 
 
-def opened(
+def open_model(
     model: str | Path, device: torch.device | str = "cpu", command: str | None = None
 ) -> LoadedModel:
     """A trained model from a run's folder or a file.
@@ -448,7 +448,7 @@ def evaluation(
         device: cpu or cuda; the best there is if None
     """
     with distributed.process_group(device) as group:
-        one = opened(model, group.device)
+        one = open_model(model, group.device)
         definition, classes = one.definition, one.classes
         if tta:
             one = dataclasses.replace(one, task=definition.viewing(one.task))
@@ -488,7 +488,7 @@ def _is_own(model: str | Path, data: str) -> bool:
 
 
 def _difference(now: list[str], then: tuple[str, ...]) -> str:
-    gone, new = set(then) - set(now), set(now) - set(then)
-    sentences = [f"{min(gone)!r} is gone"] if gone else []
+    removed, new = set(then) - set(now), set(now) - set(then)
+    sentences = [f"{min(removed)!r} is gone"] if removed else []
     sentences += [f"{min(new)!r} is new"] if new else []
     return " and ".join(sentences) or "their order differs"

@@ -90,13 +90,13 @@ def local_rows(value: Any) -> tuple[int, Tensor] | None:
 def check(folder: Path) -> str:
     """The checksum of a folder; `DamagedFileError` if any of its files is damaged or missing."""
     digest = archive.digest(folder / REST)
-    listed = archive.about(folder / REST).get("files")
-    if not isinstance(listed, dict) or not listed:
+    file_list = archive.about(folder / REST).get("files")
+    if not isinstance(file_list, dict) or not file_list:
         raise DamagedFileError("is torn (it does not say which files it has)")
-    for rank in range(len(listed)):
+    for rank in range(len(file_list)):
         name = rank_file(rank)
         try:
-            if archive.digest(folder / name) != listed.get(name):
+            if archive.digest(folder / name) != file_list.get(name):
                 raise DamagedFileError("is of another checkpoint")
         except DamagedFileError as error:
             raise DamagedFileError(f"has a file {name!r} that {error}") from error

@@ -98,9 +98,9 @@ class TrainingState:
             group: the processes
             whole: a file whose checksum the first process has compared already
         """
-        checkpoint, torn = _chosen(checkpoints, group, whole)
+        checkpoint, damage = _choose_step(checkpoints, group, whole)
         if isinstance(checkpoint, Path):
-            return self._load_split(checkpoint), torn
+            return self._load_split(checkpoint), damage
         if self.split and group.world > 1:
             raise ValueError(
                 "resume: the checkpoint was written by one process that held all parameters; go "
@@ -117,7 +117,7 @@ class TrainingState:
                 self.average.load_state_dict(checkpoint["average"])
         except UNFIT as error:
             raise _other(error) from error
-        return checkpoint, torn
+        return checkpoint, damage
 
     def _load_split(self, folder: Path) -> dict[str, Any]:
         kind = former if former.is_former(folder) else shards
@@ -163,26 +163,26 @@ class TrainingState:
         distributed.barrier(group)
 
 
-def _chosen(
+def _choose_step(
     checkpoints: Checkpoints, group: Group, whole: str | None
 ) -> tuple[dict[str, Any] | Path, list[str]]:
     """The last whole checkpoint, which the first process chooses for all."""
     own: list[dict[str, Any]] = []
 
     def choose() -> tuple[int | Path, list[str]]:
-        checkpoint, torn = checkpoints.load(whole=whole)
+        checkpoint, damage = checkpoints.load(whole=whole)
         if isinstance(checkpoint, Path):
-            return checkpoint, torn
+            return checkpoint, damage
         own.append(checkpoint)
-        return checkpoint["step"], torn
+        return checkpoint["step"], damage
 
-    step, torn = distributed.first_does(choose, group)
+    step, sentences = distributed.first_does(choose, group)
     if isinstance(step, Path):
-        return step, torn
+        return step, sentences
     if group.first:
-        return own[0], torn
+        return own[0], sentences
     entries = checkpoints.index["entries"]
-    return checkpoints.read(next(e for e in entries if e["step"] == step)), torn
+    return checkpoints.read(next(e for e in entries if e["step"] == step)), sentences
 
 
 def weight_names(path: Path) -> set[str]:

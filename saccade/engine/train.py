@@ -50,10 +50,10 @@ class Training:
         group: Group,
         watcher: Watcher,
         report: Report | None = None,
-        known: dict[str, Any] | None = None,
+        fingerprint: dict[str, Any] | None = None,
     ):
         self.report = report
-        self.about = {**run.plain(), "images": known}  # beside every checkpoint
+        self.about = {**run.plain(), "images": fingerprint}  # beside every checkpoint
         self.run, self.group, self.watcher, self.notes = run, group, watcher, splits.notes
         self.recipe, self.loop = run.recipe, run.recipe.loop
         split = self.loop.shard and group.world > 1
@@ -291,8 +291,8 @@ class Training:
 
     def restore(self, whole: str | None = None) -> None:
         """Load the last whole checkpoint; `whole` is a file that is known to be so."""
-        state, torn = self.weights.load(self.checkpoints, self.group, whole)
-        for sentence in torn:
+        state, damage = self.weights.load(self.checkpoints, self.group, whole)
+        for sentence in damage:
             self.watcher.say(sentence)
         try:
             self.step, self.best, self.seconds = state["step"], state["best"], state["seconds"]

@@ -39,8 +39,8 @@ def predict(
     with _evaluating(model):
         one = trained(model)
         options = _options(one, {"top": top, "score": score})
-        said = list(_answers(one, pictures, options, batch))
-    return said if several else said[0]
+        answers = list(_answers(one, pictures, options, batch))
+    return answers if several else answers[0]
 
 
 def _answers(
@@ -64,9 +64,9 @@ def _answers(
 
 def _options(one: LoadedModel, options: dict[str, Any]) -> dict[str, Any]:
     """The options that are not None, under the names that the task has for them."""
-    known = inspect.signature(one.task.predict).parameters
+    parameters = inspect.signature(one.task.predict).parameters
     for name, value in options.items():
-        if value is not None and WORDS[name] not in known:
+        if value is not None and WORDS[name] not in parameters:
             raise ValueError(
                 f"predict: {name} is nothing that a model trained to {one.definition.name} has, "
                 f"got {name}={value}; leave it out"

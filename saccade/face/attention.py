@@ -65,9 +65,9 @@ class Attention(Mapping[str, np.ndarray]):
         laid, labels = {}, {}
         for stage, layer in view.last_layers(self.maps).items():
             maps = self.maps[layer]
-            chosen = range(len(maps)) if heads is None else view.most_different(maps, heads)
-            laid[stage] = maps[list(chosen)]
-            labels[stage] = [self.labels[layer][i] for i in chosen]
+            head_numbers = range(len(maps)) if heads is None else view.most_different(maps, heads)
+            laid[stage] = maps[list(head_numbers)]
+            labels[stage] = [self.labels[layer][i] for i in head_numbers]
         most = max(map(len, laid.values()))
         side = view.SMALL if most > FEW else view.LARGE
         options: dict[str, Any] = {"ring": self.ring, "clip": 99.0, "side": side}

@@ -164,14 +164,20 @@ def train(
     Returns:
         the run, with figures, pictures, and its best model
     """
-    name, chosen, where = plan(
+    name, full_recipe, where = plan(
         recipe, None if data is None else str(data), words_of(settings or {}), model=model,
         start=None if start is None else str(start), epochs=epochs, batch=batch, lr=lr, size=size,
         seed=seed,
     )  # fmt: skip
     folder = free_folder(name) if out is None else Path(out)
     session.train(
-        chosen, where, folder, name=name, watch=_watch(progress), report=Reporter(), device=device
+        full_recipe,
+        where,
+        folder,
+        name=name,
+        watch=_watch(progress),
+        report=Reporter(),
+        device=device,
     )
     return TrainedRun(folder)
 

@@ -27,20 +27,20 @@ def arrivals(
     if not Path(place).is_dir():
         raise FileNotFoundError(f"--watch: {place!r} is no folder; give one folder to look into")
     sizes: dict[Path, int] = {}
-    used: set[Path] = set()
+    used_paths: set[Path] = set()
     results = out.resolve()
-    while most is None or len(used) < most:
+    while most is None or len(used_paths) < most:
         whole = []
         for path in (Path(place) / name for name in folder.contents(place).names):
-            if path in used or results in path.resolve().parents:
+            if path in used_paths or results in path.resolve().parents:
                 continue
             size = _size(path)
             if size and sizes.get(path) == size:
                 whole.append(path)
             sizes[path] = size
         if whole:
-            whole = whole[: None if most is None else most - len(used)]
-            used.update(whole)
+            whole = whole[: None if most is None else most - len(used_paths)]
+            used_paths.update(whole)
             yield whole
         else:
             time.sleep(every)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from saccade.data.boxes.coco import listed
+from saccade.data.boxes.coco import ids_and_names
 from saccade.data.boxes.outlines import encoded
 from saccade.engine import session
 from saccade.engine.distributed import choose_device
@@ -37,7 +37,7 @@ class Detector:
             tta: look at several views of every picture
         """
         self.device = torch.device(choose_device(device))
-        loaded = session.opened(model, self.device, "detect")
+        loaded = session.open_model(model, self.device, "detect")
         self.task: Any = loaded.definition.viewing(loaded.task) if tta else loaded.task
         self.classes = loaded.classes
         self.ids: list[int] = loaded.notes.get("ids") or list(range(1, len(self.classes) + 1))
@@ -109,15 +109,15 @@ class Numbers:
 
     def __init__(self, annotations: Path | None = None):
         self.in_use: set[int] = set()
-        self.known: dict[str, int] | None = None
+        self.id_by_name: dict[str, int] | None = None
         if annotations is not None:
-            self.known = {Path(name).name: i for i, name in listed(annotations)}
+            self.id_by_name = {Path(name).name: i for i, name in ids_and_names(annotations)}
 
     def of(self, path: Path, place: int) -> int:
-        if self.known is not None:
-            if path.name not in self.known:
+        if self.id_by_name is not None:
+            if path.name not in self.id_by_name:
                 raise ValueError(f"detect: the annotations list no picture {path.name!r}")
-            return self.known[path.name]
+            return self.id_by_name[path.name]
         number = int(path.stem) if path.stem.isdecimal() else place
         number = max(self.in_use) + 1 if number in self.in_use else number
         self.in_use.add(number)

@@ -38,7 +38,7 @@ def guesses(
         raise ValueError(f"predict: at least one class is named, got {top=}")
     paths = paths_of(files, "predict")
     where = torch.device(choose_device(device))
-    loaded = session.opened(model, where, "predict")
+    loaded = session.open_model(model, where, "predict")
     task: Any = loaded.task
 
     def predict(output, sizes):

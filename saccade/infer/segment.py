@@ -58,7 +58,7 @@ class Segmenter:
         tta: bool = False,
     ):
         self.device = torch.device(choose_device(device))
-        loaded = session.opened(model, self.device, "segment")
+        loaded = session.open_model(model, self.device, "segment")
         self.task: Any = loaded.task
         if window is not None:
             if window < 64:
@@ -119,7 +119,7 @@ def segmented(
             return str(answer.path), answer.error
         labels, target = answer.prediction
         photo = rgb(answer.path, str(answer.path))
-        return str(answer.path), _written(photo, labels, task, target, answer.size)
+        return str(answer.path), _write_pictures(photo, labels, task, target, answer.size)
 
     def placed() -> Iterator[Answer]:
         """With names in the order of the pictures, whichever is written first."""
@@ -137,7 +137,7 @@ def segmented(
     yield from in_background(write, placed())
 
 
-def _written(
+def _write_pictures(
     photo: Image.Image,
     labels: UInt8[np.ndarray, "H W"],
     task: Any,
@@ -157,7 +157,7 @@ def _written(
     return result
 
 
-def ids(labels: UInt8[np.ndarray, "H W"], known: list[int]) -> Image.Image:
+def ids(labels: UInt8[np.ndarray, "H W"], class_ids: list[int]) -> Image.Image:
     """The mask with the ids of the training set's masks; 16 bits if one is above 255."""
-    table = np.array(known, np.uint8 if max(known) < 256 else np.uint16)
+    table = np.array(class_ids, np.uint8 if max(class_ids) < 256 else np.uint16)
     return Image.fromarray(table[labels])

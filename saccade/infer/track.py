@@ -39,9 +39,9 @@ class Track:
         return self.box + np.tile((frame - self.frame) * self.velocity, 2)
 
     def take(self, box: Float[np.ndarray, "4"], frame: int) -> None:
-        moved = (_middle(box) - _middle(self.box)) / (frame - self.frame)
+        movement = (_middle(box) - _middle(self.box)) / (frame - self.frame)
         share = 1.0 if self.boxes == 1 else MIXED
-        self.velocity = self.velocity + share * (moved - self.velocity)
+        self.velocity = self.velocity + share * (movement - self.velocity)
         self.box, self.frame, self.boxes = box, frame, self.boxes + 1
 
 
@@ -75,9 +75,9 @@ class Tracker:
         self.tracks = [t for t in self.tracks if self.frame - t.frame <= self.patience]
         owners: dict[int, Track] = {}
         sure = scores >= self.high
-        left = self._join(self.tracks, np.flatnonzero(sure), boxes, labels, LEAST, owners)
-        known = [track for track in left if track.boxes >= STEADY]
-        self._join(known, np.flatnonzero(~sure), boxes, labels, LEAST_LOW, owners)
+        unmatched = self._join(self.tracks, np.flatnonzero(sure), boxes, labels, LEAST, owners)
+        steady = [track for track in unmatched if track.boxes >= STEADY]
+        self._join(steady, np.flatnonzero(~sure), boxes, labels, LEAST_LOW, owners)
         for i in np.flatnonzero(sure):
             if int(i) not in owners:
                 owners[int(i)] = Track(0, int(labels[i]), boxes[i].astype(float), self.frame)

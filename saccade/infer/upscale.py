@@ -62,7 +62,7 @@ def upscaled(
         raise ValueError(f"upscale: a window is {LEAST} pixels wide or more, got {window}")
     paths = paths_of(files, "upscale", out)
     where = torch.device(choose_device(device))
-    net: Any = session.opened(model, where, "upscale").task.net
+    net: Any = session.open_model(model, where, "upscale").task.net
     out.mkdir(parents=True, exist_ok=True)
     in_use: set[str] = set()
     for path in paths:

@@ -55,7 +55,7 @@ class FeedForward(nn.Module):
         widen, narrow = self.widen, self.narrow
         taps = shift = None
         if self.position is not None:
-            one = cast(RPCPE, self.position).known()
+            one = cast(RPCPE, self.position).merged_kernel()
             if one is None:
                 return None
             taps, shift = one

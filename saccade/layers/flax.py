@@ -63,14 +63,14 @@ def shapes(module: nn.Module, entries: Entries) -> dict[str, tuple[int, ...]]:
     return {path: theirs(entry) for path, entry in entries.items()}
 
 
-def first_difference(wanted: Mapping[str, tuple[int, ...]], tree: Mapping[str, Any]) -> str:
+def first_difference(shapes: Mapping[str, tuple[int, ...]], tree: Mapping[str, Any]) -> str:
     """Where a flat tree first departs from the wanted shapes, in words; "" if nowhere."""
-    for path, shape in wanted.items():
+    for path, shape in shapes.items():
         if path not in tree:
             return f"it has no {path!r} (shape {shape})"
         if np.shape(tree[path]) != shape:
             return f"{path!r} has shape {np.shape(tree[path])}, where {shape} is needed"
-    extra = next((path for path in tree if path not in wanted), None)
+    extra = next((path for path in tree if path not in shapes), None)
     return f"{extra!r} has no place" if extra is not None else ""
 
 

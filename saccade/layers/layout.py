@@ -238,19 +238,19 @@ class MapLayer(nn.Module):
         self, padding: Tensor, x: Tensor, pixels: Tensor, grid: Any
     ) -> Bool[Tensor, "B *map"]:
         """The mask as B H W (B N where there is no grid)."""
-        wanted = pixels.shape[:1] + (
+        expected_shape = pixels.shape[:1] + (
             pixels.shape[2:] if self.own == "NCHW" else pixels.shape[1:-1]
         )  # fmt: skip
         if isinstance(padding, Tensor) and padding.dtype == torch.bool:
             if self.prefix and grid and padding.ndim == 2 and padding.shape == x.shape[:2]:
                 padding = padding[:, self.prefix :]
-            if padding.shape == wanted or padding.flatten(1).shape == (
-                wanted[0], math.prod(wanted[1:]),
+            if padding.shape == expected_shape or padding.flatten(1).shape == (
+                expected_shape[0], math.prod(expected_shape[1:]),
             ):  # fmt: skip
-                return padding.reshape(wanted)
+                return padding.reshape(expected_shape)
         raise ValueError(
-            f"{type(self).__name__}: key_padding_mask is bool, {tuple(wanted)} or flat, True where "
-            f"there is no image, got {_words(padding)}"
+            f"{type(self).__name__}: key_padding_mask is bool, {tuple(expected_shape)} or flat, "
+            f"True where there is no image, got {_words(padding)}"
         )
 
 

@@ -91,9 +91,9 @@ class RPCPE(MapLayer):
 
         None while BatchNorm gathers statistics, or where a part must be called as a module.
         """
-        return self.known() if untouched(x, self) else None
+        return self.merged_kernel() if untouched(x, self) else None
 
-    def known(self) -> Kernel3x3 | None:
+    def merged_kernel(self) -> Kernel3x3 | None:
         """The same for one that is known to be untouched."""
         fused = self.fused
         if fused is not None:

@@ -151,10 +151,12 @@ def whole(
     y = by_pixels(x, layer, make)
     if y is not None:
         return y
-    return node(_called, layer.steps(x), x, layer) if isinstance(x, fx.Proxy) else layer.steps(x)
+    return (
+        node(_call_layer, layer.steps(x), x, layer) if isinstance(x, fx.Proxy) else layer.steps(x)
+    )
 
 
-def _called(x: Tensor, layer: nn.Module) -> Tensor:
+def _call_layer(x: Tensor, layer: nn.Module) -> Tensor:
     return layer(x)
 
 

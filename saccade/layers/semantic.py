@@ -33,10 +33,10 @@ def raised(
 ) -> Float[Tensor, "B C H W"]:
     """Enlarge bilinearly by `times` a side and cut to `size`, without a shift."""
     x = F.interpolate(x, scale_factor=times, mode="bilinear", align_corners=False)
-    return begun(x, size)
+    return top_left(x, size)
 
 
-def begun(x: Float[Tensor, "B C h w"], size: Sequence[int]) -> Float[Tensor, "B C H W"]:
+def top_left(x: Float[Tensor, "B C h w"], size: Sequence[int]) -> Float[Tensor, "B C H W"]:
     """The first rows and columns."""
     if torch.compiler.is_exporting():  # a slice would ask whether all are taken, once and for all
         x = x.index_select(2, torch.arange(size[0], device=x.device))

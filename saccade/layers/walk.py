@@ -77,22 +77,22 @@ def walked(x: Tensor, net: nn.Module, compute: Compute, name: str = "") -> list[
     if walks is None:
         walks = net.__dict__["_walks"] = Walks()
     key = name, x.shape, x.dtype, cast, torch.get_num_threads(), native.uses
-    known = walks.walks.get(key)
-    if known is not None:
-        if known.watch.holds(net) and known.walk.current():
-            maps = known.walk(_laid_out(x).float())
+    walk = walks.walks.get(key)
+    if walk is not None:
+        if walk.watch.holds(net) and walk.walk.current():
+            maps = walk.walk(_laid_out(x).float())
             if maps is None:
                 return None
-            return [y.to(dtype) for y, dtype in zip(maps, known.dtypes, strict=True)]
+            return [y.to(dtype) for y, dtype in zip(maps, walk.dtypes, strict=True)]
         walks.walks.pop(key, None)
         walks.calls.pop(key, None)
     count = walks.calls[key] = walks.calls.get(key, 0) + 1
     if count > 1 and count & (count - 1) == 0 and _plain(net):  # at call 2, 4, 8, ...
-        known = _make(_laid_out(x), net, compute, cast)
-        if known is not None:
+        walk = _make(_laid_out(x), net, compute, cast)
+        if walk is not None:
             if len(walks.walks) >= SHAPES:
                 walks.walks.pop(next(iter(walks.walks)), None)
-            walks.walks[key] = known
+            walks.walks[key] = walk
     if len(walks.calls) > 16 * SHAPES:
         walks.calls.clear()
     return None

@@ -51,11 +51,13 @@ def check(
     """
     if build is None or "name" in inspect.signature(build).parameters:
         check_name(about.get("name"))
-    known = _known(str(about.get("name", "")), build)
+    parameters = _parameters_of(str(about.get("name", "")), build)
     words = getattr(sys.modules.get(getattr(build, "__module__", "")), "WORDS", ())
     for key, value in about.items():
-        if key in FETCHING | WRAPPING or (known is not None and key not in {*known, *words}):
-            close = f"; did you mean {nearest(key, known)!r}?" if known else ""
+        if key in FETCHING | WRAPPING or (
+            parameters is not None and key not in {*parameters, *words}
+        ):
+            close = f"; did you mean {nearest(key, parameters)!r}?" if parameters else ""
             raise ValueError(f"no argument {key[:LONGEST]!r} may come from a file{close}")
         if key == "settings" and isinstance(value, Mapping):
             for inner, setting in value.items():
@@ -140,7 +142,7 @@ def _wrong(value: Any, depth: int) -> str:
     return next(filter(None, (_wrong(inner, depth + 1) for inner in value)), "")
 
 
-def _known(name: str, build: Callable[..., nn.Module] | None) -> frozenset[str] | None:
+def _parameters_of(name: str, build: Callable[..., nn.Module] | None) -> frozenset[str] | None:
     """The arguments that a model has; None if its builder takes any."""
     if build is None:
         return frozenset({"name"}) | _of_model(name)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saccade.layers.qna import LearnedQueryAttention, LearnedQueryUpsampling
-from saccade.layers.semantic import begun
+from saccade.layers.semantic import top_left
 
 LEVELS = 5
 STEP = 2**LEVELS
@@ -101,12 +101,12 @@ class AutoEncoder(nn.Module):
         start: str = "even",
     ):
         super().__init__()
-        for what, kind, known in (
+        for what, kind, choices in (
             ("encoder", encoder, ENCODERS), ("decoder", decoder, DECODERS),
             ("start", start, STARTS),
         ):  # fmt: skip
-            if kind not in known:
-                raise ValueError(f"AutoEncoder: {what} must be one of {known}, got {kind!r}")
+            if kind not in choices:
+                raise ValueError(f"AutoEncoder: {what} must be one of {choices}, got {kind!r}")
         if dim % HEAD:
             raise ValueError(f"AutoEncoder: dim must be a multiple of {HEAD}, got {dim=}")
         self.arguments: dict[str, Any] = {
@@ -140,7 +140,7 @@ class AutoEncoder(nn.Module):
         beyond = (0, whole[1] - W, 0, whole[0] - H)
         if torch.compiler.is_exporting() or any(beyond):  # a graph is for every size
             image = F.pad(image, beyond, mode="replicate")
-        return begun(self.decode(self.encode(image)), (H, W))
+        return top_left(self.decode(self.encode(image)), (H, W))
 
     def group_matcher(self, coarse: bool = False) -> dict:
         """timm's patterns that order parameters by depth."""

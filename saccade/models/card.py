@@ -39,5 +39,5 @@ def as_trained(card: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, A
 
 def untrained_head(card: Mapping[str, Any], classes: int) -> dict[str, Any]:
     """The description of a network whose classifier is new."""
-    known = {key: value for key, value in card.items() if key != "label_names"}
-    return {**known, "num_classes": classes}
+    fields = {key: value for key, value in card.items() if key != "label_names"}
+    return {**fields, "num_classes": classes}

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from saccade.layers.branches import DepthwiseBranch
-from saccade.models.zoo import Classifier, stated
+from saccade.models.zoo import Classifier, stated_arguments
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def describe(model: nn.Module) -> dict[str, Any]:
     arguments = _arguments(model)
     grafts = getattr(model, "grafts", None)
     also = {"grafts": grafts} if grafts else {}
-    return {**stated(arguments.get("name", "")), **arguments, **also}
+    return {**stated_arguments(arguments.get("name", "")), **arguments, **also}
 
 
 def _arguments(model: nn.Module) -> dict[str, Any]:

@@ -127,19 +127,19 @@ def copy_body(body: nn.Module, architecture: str, source: nn.Module) -> None:
     body, source = _core(body), _core(source)
     if isinstance(source, Backbone):
         fit_norms(body, source.state_dict())
-    held = {_joined(key): value for key, value in source.state_dict().items()}
+    weights = {_joined(key): value for key, value in source.state_dict().items()}
     own = body.state_dict()
     for key, value in own.items():
         if key.endswith(COUNTER):
-            held.setdefault(_joined(key), value)
-        other = held.get(_joined(key))
+            weights.setdefault(_joined(key), value)
+        other = weights.get(_joined(key))
         if other is None or other.shape != value.shape:
             there = "missing" if other is None else f"{tuple(other.shape)}"
             raise ValueError(
                 f"the weights were built with other options: {key!r} is {tuple(value.shape)} here "
                 f"and {there} there"
             )
-    body.load_state_dict({key: held[_joined(key)] for key in own})
+    body.load_state_dict({key: weights[_joined(key)] for key in own})
 
 
 COUNTER = "num_batches_tracked"  # which a frozen norm does not have

@@ -64,9 +64,9 @@ class LinGlo(Backbone):
         grid: int = 224,
         stem: int = 0,
     ):
-        known = (*CPE, "absolute")
-        if position not in known:
-            raise ValueError(f"LinGlo: position must be one of {known}, got {position=}")
+        choices = (*CPE, "absolute")
+        if position not in choices:
+            raise ValueError(f"LinGlo: position must be one of {choices}, got {position=}")
         if mixer not in MIXERS:
             raise ValueError(f"LinGlo: mixer must be one of {tuple(MIXERS)}, got {mixer=}")
         if down not in ("conv", "patch"):

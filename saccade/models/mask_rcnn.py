@@ -102,7 +102,7 @@ class MaskRCNNDetector(DenseNetwork):
         return list(self.pyramid(OrderedDict(zip(map(str, range(self.count)), maps, strict=True)))
                     .values())  # fmt: skip
 
-    def named(self, maps: list[Tensor]) -> dict[str, Tensor]:
+    def maps_by_name(self, maps: list[Tensor]) -> dict[str, Tensor]:
         """Maps by the names that torchvision's parts know them by."""
         return OrderedDict((str(i), x) for i, x in enumerate(maps))
 

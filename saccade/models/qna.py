@@ -351,10 +351,10 @@ def from_flax(
     if head is not None and np.ndim(head) == 2 and np.size(head):
         overrides.setdefault("num_classes", head.shape[1])
 
-    def misfits(known: str) -> int:
-        model = timm.create_model(known, device="meta", **overrides)
-        wanted = flax.shapes(model, flax_entries(model))
-        return sum(p not in tree or np.shape(tree[p]) != shape for p, shape in wanted.items())
+    def misfits(variant: str) -> int:
+        model = timm.create_model(variant, device="meta", **overrides)
+        shapes = flax.shapes(model, flax_entries(model))
+        return sum(p not in tree or np.shape(tree[p]) != shape for p, shape in shapes.items())
 
     name = min(RELEASED, key=misfits) if name is None else name
     model = timm.create_model(name, **overrides).eval()

@@ -139,7 +139,7 @@ def build(name: str, classes: int, settings: Any = None, **words: Any) -> Retina
     own, options = split_arguments(WORDS, settings, words)
     own.setdefault("border", "mask")  # so that a file states it
     own.setdefault("maps", None)
-    if settings is None and "border" in words and "border" in zoo.unstated(name):
+    if settings is None and "border" in words and "border" in zoo.unstated_arguments(name):
         options["border"] = words["border"]
     backbone = features.build(name, **options)
     net = RetinaNetDetector(backbone, classes, **own)

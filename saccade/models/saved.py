@@ -25,7 +25,7 @@ from saccade.models.card import as_trained, untrained_head
 from saccade.models.describe import describe, known_config, timm_config
 from saccade.models.face import answering
 from saccade.models.graft import again
-from saccade.models.zoo import Classifier, unstated
+from saccade.models.zoo import Classifier, unstated_arguments
 from saccade.version import FORMATS, check_format
 
 # Nets that are no classifiers: their `describe` names one of these, whose `build` makes them again.
@@ -265,14 +265,14 @@ def _unstated(name: str, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
 
     The number of blocks of each stage is read off the names of its tensors.
     """
-    known = unstated(name)
-    if "depths" in known:
+    defaults = unstated_arguments(name)
+    if "depths" in defaults:
         blocks = [BLOCK.search(tensor) for tensor in tensors]
         counts: dict[int, int] = {}
         for stage, block in (map(int, match.groups()) for match in blocks if match):
             counts[stage] = max(counts.get(stage, 0), block + 1)
-        known["depths"] = tuple(counts[stage] for stage in sorted(counts)) or known["depths"]
-    return known
+        defaults["depths"] = tuple(counts[stage] for stage in sorted(counts)) or defaults["depths"]
+    return defaults
 
 
 def _built(
@@ -285,8 +285,8 @@ def _built(
     if overrides.get("features_only"):
         raise ValueError("load: gives whole models; for features, load and take model.backbone")
     name = about.get("name")
-    known = _unstated(name, tensors) if isinstance(name, str) else {}
-    about = {**known, **{key: value for key, value in about.items() if key != "pretrained"}}
+    defaults = _unstated(name, tensors) if isinstance(name, str) else {}
+    about = {**defaults, **{key: value for key, value in about.items() if key != "pretrained"}}
     fused, kind = about.pop("fused", False), about.pop("kind", None)
     grafts = about.pop("grafts", [])
     if kind is None:

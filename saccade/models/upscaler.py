@@ -89,11 +89,11 @@ class Upscaler(nn.Module):
         in_chans: int = 3,
     ):
         super().__init__()
-        for what, kind, known in (
+        for what, kind, choices in (
             ("factor", factor, FACTORS), ("body", body, BODIES), ("up", up, WAYS_UP),
         ):  # fmt: skip
-            if kind not in known:
-                raise ValueError(f"Upscaler: {what} must be one of {known}, got {kind!r}")
+            if kind not in choices:
+                raise ValueError(f"Upscaler: {what} must be one of {choices}, got {kind!r}")
         if dim < HEAD or dim % HEAD:
             raise ValueError(f"Upscaler: dim must be a multiple of {HEAD}, got {dim=}")
         self.arguments: dict[str, Any] = {

@@ -77,8 +77,8 @@ class Classifier(Face, nn.Module):
             overrides["drop_path"] = drop_path_rate
         _check_overrides(make, overrides)
         if not isinstance(global_pool, str) or global_pool not in POOLS:
-            known = ", ".join(map(repr, POOLS))
-            raise ValueError(f"global_pool: one of {known}, got {global_pool!r}")
+            choices = ", ".join(map(repr, POOLS))
+            raise ValueError(f"global_pool: one of {choices}, got {global_pool!r}")
         with torch.device(device) if device is not None else nullcontext():
             self.backbone = make(in_chans=in_chans, **overrides)
             self.head = ClassifierHead(
@@ -161,7 +161,7 @@ class Classifier(Face, nn.Module):
         if output_fmt != "NCHW":
             raise ValueError(f"forward_intermediates: maps are NCHW, got {output_fmt=}")
         stages = self.backbone.stages
-        places, last = feature_take_indices(len(stages), _listed(indices))
+        places, last = feature_take_indices(len(stages), _as_list(indices))
         x = self.backbone.stem(self.backbone.door(x))
         maps = []
         for i, stage in enumerate(stages[: last + 1] if stop_early else stages):
@@ -179,7 +179,7 @@ class Classifier(Face, nn.Module):
     ) -> list[int]:
         """Drop what comes after the last map that is asked for."""
         backbone = self.backbone
-        places, last = feature_take_indices(len(backbone.stages), _listed(indices))
+        places, last = feature_take_indices(len(backbone.stages), _as_list(indices))
         if last + 1 < len(backbone.stages) or prune_norm:
             backbone.norm = nn.Identity()
         backbone.stages = backbone.stages[: last + 1]
@@ -228,15 +228,17 @@ class Classifier(Face, nn.Module):
 _WAYS = Classifier.forward_features, Classifier.forward_head, Backbone.last
 
 
-def _listed(indices: int | list[int] | tuple[int, ...] | None) -> int | list[int] | None:
+def _as_list(indices: int | list[int] | tuple[int, ...] | None) -> int | list[int] | None:
     return list(indices) if isinstance(indices, tuple) else indices
 
 
 def _check_overrides(make: partial[Backbone], overrides: Iterable[str]) -> None:
-    known = [*inspect.signature(make.func).parameters]
+    parameters = [*inspect.signature(make.func).parameters]
     for key in overrides:
-        if key not in known:
-            raise TypeError(f"no argument named {key!r}; did you mean {nearest(key, known)!r}?")
+        if key not in parameters:
+            raise TypeError(
+                f"no argument named {key!r}; did you mean {nearest(key, parameters)!r}?"
+            )
 
 
 # -- names ----------------------------------------------------------------------------------
@@ -288,18 +290,18 @@ def claims(name: str) -> tuple[Claim, ...]:
     return family.CLAIMS.get(name, ()) if family else ()
 
 
-def stated(name: str) -> dict[str, Any]:
+def stated_arguments(name: str) -> dict[str, Any]:
     """The arguments that a file states even if nobody chose them, as the variant has them now.
 
     Were a default to change, older files would still build what they were trained with.
     """
     if name not in VARIANTS:
         return {}
-    known = inspect.signature(VARIANTS[name]).parameters
-    return {key: known[key].default for key in unstated(name)}
+    parameters = inspect.signature(VARIANTS[name]).parameters
+    return {key: parameters[key].default for key in unstated_arguments(name)}
 
 
-def unstated(name: str) -> dict[str, Any]:
+def unstated_arguments(name: str) -> dict[str, Any]:
     """The same arguments as they were for files that do not state them yet."""
     family = FAMILIES.get(family_of(name)) if name in VARIANTS else None
     own = getattr(family, "STATED_BY", {}).get(name, {})
@@ -330,8 +332,8 @@ def _timm_config(name: str) -> dict:
 
 def _stages(name: str, options: dict[str, Any]) -> int:
     """How many stages a variant with these options has: four, or as many as it names widths of."""
-    stated = {**VARIANTS[name].keywords, **options}
-    return len(stated.get("widths") or stated.get("depths") or (0,) * 4)
+    arguments = {**VARIANTS[name].keywords, **options}
+    return len(arguments.get("widths") or arguments.get("depths") or (0,) * 4)
 
 
 def _register(name: str) -> None:
@@ -356,7 +358,7 @@ def _trained_with(name: str, tag: Any) -> dict[str, Any]:
     """The stated arguments of a variant's weights: in the package by a tag, or from elsewhere."""
     whole = f"{name}.{tag}"
     about = weights.header(whole)["model"] if whole in weights.FILES else {}
-    return {key: about.get(key, value) for key, value in unstated(name).items()}
+    return {key: about.get(key, value) for key, value in unstated_arguments(name).items()}
 
 
 def _trained(name: str) -> dict:

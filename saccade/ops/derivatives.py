@@ -30,9 +30,11 @@ def second(
         return torch.func.vjp(lambda *xs: plain(*filled(xs)), *values)[1](g)
 
     values, pull, *_ = torch.func.vjp(gradients, grad, *(inputs[i] for i in present))
-    chosen = [weights[i] for i in present]
-    chosen = [torch.zeros_like(v) if c is None else c for v, c in zip(values, chosen, strict=True)]
-    of_grad, *of_inputs = pull(tuple(chosen))
+    cotangents = [weights[i] for i in present]
+    cotangents = [
+        torch.zeros_like(v) if c is None else c for v, c in zip(values, cotangents, strict=True)
+    ]
+    of_grad, *of_inputs = pull(tuple(cotangents))
     return [of_grad, *filled(of_inputs)]
 
 

@@ -53,24 +53,28 @@ def rows(family: str) -> list[ClaimRow]:
 
 
 def _all(family: str) -> list[tuple[str, str, Claim]]:
-    listed = []
+    rows_of_all = []
     for name in zoo.names():
         if zoo.family_of(name) == family:
             for claim in zoo.claims(name):
-                listed.append(("property" if claim.what in PROPERTIES else "model", name, claim))
+                rows_of_all.append(
+                    ("property" if claim.what in PROPERTIES else "model", name, claim)
+                )
     for name in detectors.names(family):
-        listed += [("detector", name, claim) for claim in detectors.CLAIMS[name]]
+        rows_of_all += [("detector", name, claim) for claim in detectors.CLAIMS[name]]
     for name in book.of_family(family):
-        listed += [("recipe", name, claim) for claim in book.CLAIMS.get(name, ())]
+        rows_of_all += [("recipe", name, claim) for claim in book.CLAIMS.get(name, ())]
     for name, claims in sentences.CLAIMS.get(family, {}).items():
-        listed += [("sentence", name, claim) for claim in claims]
+        rows_of_all += [("sentence", name, claim) for claim in claims]
     if family == "linglo":
         for name, claims in baselines.CLAIMS.items():
-            listed += [("baseline", name, claim) for claim in claims]
-        for name, said in TABLE_1.items():
-            pairs = zip(PROPERTIES, said, strict=False)
-            listed += [("property", name, Claim("Table 1", what, word)) for what, word in pairs]
-    return listed
+            rows_of_all += [("baseline", name, claim) for claim in claims]
+        for name, printed_value in TABLE_1.items():
+            pairs = zip(PROPERTIES, printed_value, strict=False)
+            rows_of_all += [
+                ("property", name, Claim("Table 1", what, word)) for what, word in pairs
+            ]
+    return rows_of_all
 
 
 # -- measuring ------------------------------------------------------------------------------
@@ -144,7 +148,7 @@ def measured(row: ClaimRow) -> Any:
     return _file().get(row.kind, {}).get(row.name, {}).get(row.claim.what)
 
 
-def written(kinds: tuple[str, ...] = tuple(MEASURES)) -> dict[str, dict[str, dict[str, Any]]]:
+def measurements(kinds: tuple[str, ...] = tuple(MEASURES)) -> dict[str, dict[str, dict[str, Any]]]:
     """Measurements of all rows of these kinds, as the file keeps them."""
     plain: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in kinds}
     for family in FAMILIES:
@@ -161,6 +165,6 @@ if __name__ == "__main__":
     import sys
 
     kinds = tuple(sys.argv[1:]) or tuple(MEASURES)
-    values = written(kinds)
+    values = measurements(kinds)
     before = json.loads(FILE.read_text()) if FILE.is_file() else {}
     FILE.write_text(json.dumps({**before, **values}, indent=1, sort_keys=True) + "\n")

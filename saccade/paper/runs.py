@@ -67,7 +67,7 @@ def finished(folder: str | Path) -> list[Summary]:
     return summaries
 
 
-def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
+def best_run(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
     """The best that runs reached of a claim about model `name`: full ones before others."""
     own = recipes(name, claim)
     answers = [
@@ -83,7 +83,7 @@ def reached(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
     return max(answers, key=lambda answer: (answer.full, answer.value), default=None)
 
 
-def studied(name: str, claim: Claim) -> Reached | None:
+def best_of_study(name: str, claim: Claim) -> Reached | None:
     """What the studies that come with the package reached of a claim, at small scale."""
     result = measured(name, claim.where, claim.what)
     if result is None:
@@ -123,24 +123,27 @@ def _judged(name: str, claim: Claim, one: Summary, recipe: Recipe) -> Reached:
     free = FREE - {"model.name"} if name in detectors.DETECTORS else set(FREE)
     if recipe.schedule.iterations:
         free.add("schedule.epochs")  # follow from the steps and the number of images
-    changed = {
+    differences_of_recipe = {
         key: values
         for key, values in differences(one.run.recipe, recipe).items()
         if key not in free
     }
-    classes, wanted = len(one.run.classes), _classes(name, one.figure)
+    classes, class_count = len(one.run.classes), _classes(name, one.figure)
     tuned = claim.what == TUNED or not one.final
     best = one.best["val"] if tuned else one.final
     kind = "held-out training" if claim.what == TUNED else "validation"
     images = f"{best.get('images', 0):,.0f} {kind} images of {classes:,} classes"
     notes = [f"{images} in {one.run.data!r}, {one.run.folder}"]
-    if changed:
+    if differences_of_recipe:
         settings = [
-            f"{key}={setting(now)} not {setting(was)}" for key, (now, was) in changed.items()
+            f"{key}={setting(now)} not {setting(was)}"
+            for key, (now, was) in differences_of_recipe.items()
         ]
         more = [f"{len(settings) - MOST} more"] if len(settings) > MOST else []
         notes.append("changed: " + ", ".join([*settings[:MOST], *more]))
-    mark = "other data" if classes != wanted else "changed" if changed else "full"
+    mark = (
+        "other data" if classes != class_count else "changed" if differences_of_recipe else "full"
+    )
     figure = FIGURES[claim.what.split()[0]][0]
     return Reached(best[figure], mark == "full", mark, "; ".join(notes))
 

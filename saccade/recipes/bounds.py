@@ -17,7 +17,8 @@ def ordered(group: Any, *names: str) -> None:
         if not 0 < low <= high:
             word = f"{type(group).__name__.lower()}.{name}"
             raise ValueError(
-                f"{word}: from a smaller to a larger number, got {_said(low)} to {_said(high)}"
+                f"{word}: from a smaller to a larger number, "
+                f"got {_number_words(low)} to {_number_words(high)}"
             )
 
 
@@ -26,11 +27,13 @@ def hold(group: Any, **bounds: tuple[float, float]) -> None:
     for name, (low, high) in bounds.items():
         value = getattr(group, name)
         if value is not None and not low <= value <= min(high, LARGEST):
-            wanted = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
-            raise ValueError(f"{type(group).__name__.lower()}.{name}: {wanted}, got {_said(value)}")
+            range_words = f"{low:g} or more" if high == math.inf else f"{low:g} to {high:g}"
+            raise ValueError(
+                f"{type(group).__name__.lower()}.{name}: {range_words}, got {_number_words(value)}"
+            )
 
 
-def _said(value: float) -> str:
+def _number_words(value: float) -> str:
     try:
         return f"{value:g}"
     except OverflowError:

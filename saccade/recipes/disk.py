@@ -47,24 +47,24 @@ def read_group(name: str, plain: Any) -> Any:
     group: Any = get_type_hints(Recipe)[name]
     if name in BASES:
         kind = fields.pop("kind", FIRST[name])
-        if not isinstance(kind, str) or kind not in BASES[name].known:
+        if not isinstance(kind, str) or kind not in BASES[name].by_kind:
             raise ValueError(
                 f"recipe: {name} of kind {kind!r} is unknown to this version; upgrade saccade, "
                 f"or import the module that defines it"
             )
-        group = BASES[name].known[kind]
+        group = BASES[name].by_kind[kind]
         if issubclass(group, TaskSettings):
             fields = group.as_written(fields)
     chosen: Any = group
-    known = {f.name for f in dataclasses.fields(chosen)}
+    field_names = {f.name for f in dataclasses.fields(chosen)}
     for key in fields:
-        if key not in known:
+        if key not in field_names:
             raise ValueError(f"recipe: {name}.{key} is unknown to this version of saccade")
     hints = get_type_hints(group)
     for key, value in fields.items():
         if not _suits(value, hints[key]):
-            wanted = words_for(hints[key])
-            raise ValueError(f"recipe: {name}.{key} wants {wanted}, got {str(value)[:80]!r}")
+            type_words = words_for(hints[key])
+            raise ValueError(f"recipe: {name}.{key} wants {type_words}, got {str(value)[:80]!r}")
     tuples = {key for key, hint in hints.items() if get_origin(hint) is tuple}
     try:
         return group(**{key: tuple(v) if key in tuples else v for key, v in fields.items()})
@@ -82,8 +82,8 @@ def _suits(value: Any, hint: Any) -> bool:
     if origin is tuple:
         if not isinstance(value, list | tuple):
             return False
-        wanted = [inner[0]] * len(value) if ... in inner else inner
-        return len(value) == len(wanted) and all(map(_suits, value, wanted))
+        type_of_each = [inner[0]] * len(value) if ... in inner else inner
+        return len(value) == len(type_of_each) and all(map(_suits, value, type_of_each))
     if hint is float:
         return type(value) in (int, float)
     kind = origin or hint

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 class TaskSettings:
     """Base of a recipe's `task`: the settings of its loss and network."""
 
-    known: ClassVar[dict[str, type]] = {}
+    by_kind: ClassVar[dict[str, type]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _remember(cls, TaskSettings.known)
+        _remember(cls, TaskSettings.by_kind)
 
     @classmethod
     def as_written(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -25,33 +25,33 @@ class TaskSettings:
 class AugmentSettings:
     """Base of a recipe's `augment`: the preprocessing of training images."""
 
-    known: ClassVar[dict[str, type]] = {}
+    by_kind: ClassVar[dict[str, type]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _remember(cls, AugmentSettings.known)
+        _remember(cls, AugmentSettings.by_kind)
 
 
 class TestSettings:
     """Base of a recipe's `test`: the preprocessing of evaluated images."""
 
     __test__ = False  # no test of pytest's
-    known: ClassVar[dict[str, type]] = {}
+    by_kind: ClassVar[dict[str, type]] = {}
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _remember(cls, TestSettings.known)
+        _remember(cls, TestSettings.by_kind)
 
 
-def _remember(group: type, known: dict[str, type]) -> None:
+def _remember(group: type, by_kind: dict[str, type]) -> None:
     """Names are what recipes on disk keep, so two groups may not share one."""
-    other = known.setdefault(group.__name__, group)
+    other = by_kind.setdefault(group.__name__, group)
     if (other.__module__, other.__qualname__) != (group.__module__, group.__qualname__):
         raise ValueError(
             f"recipe: {other.__module__} has a group named {group.__name__!r} already; "
             f"choose another name"
         )
-    known[group.__name__] = group
+    by_kind[group.__name__] = group
 
 
 def path_field(installed: tuple[str, ...] = (), **options: Any) -> Any:

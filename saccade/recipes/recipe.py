@@ -181,7 +181,7 @@ def change(recipe: Any, **changes: Any) -> Any:
     """The recipe with some fields replaced; `optim__lr=1` reaches inside, as `"optim.lr"` does."""
     for path, value in changes.items():
         head, _, rest = path.replace("__", ".").partition(".")
-        _known(recipe, head, path)
+        _check_field_name(recipe, head, path)
         inner = change(getattr(recipe, head), **{rest: value}) if rest else value
         recipe = dataclasses.replace(recipe, **{head: inner})
     return recipe
@@ -197,7 +197,7 @@ def override(recipe: Any, words: list[str]) -> Any:
             raise ValueError(f"--set takes KEY=VALUE, {path!r} is no key; such as optim.lr=1e-3")
         owner, *parts = recipe, *path.split(".")
         for part in parts[:-1]:
-            _known(owner, part, path)
+            _check_field_name(owner, part, path)
             owner = getattr(owner, part)
             if isinstance(owner, dict):
                 break
@@ -211,7 +211,7 @@ def _placed(owner: Any, parts: list[str], path: str, text: str) -> Any:
     name, *rest = parts
     if isinstance(owner, dict):
         return {**owner, ".".join(parts): _parsed(Any, path, text)}
-    _known(owner, name, path)
+    _check_field_name(owner, name, path)
     value = getattr(owner, name)
     if rest:
         value = _placed(value, rest, path, text)
@@ -262,7 +262,7 @@ def _is_finite(value: Any) -> bool:
     return not level
 
 
-def _known(owner: Any, name: str, path: str) -> None:
+def _check_field_name(owner: Any, name: str, path: str) -> None:
     names = [f.name for f in dataclasses.fields(owner)]
     if name not in names:
         raise ValueError(

@@ -210,7 +210,10 @@ def table(groups: Sequence[RunGroup]) -> Table:
         shape.add_column(head, justify="right", no_wrap=head != "seeds")
     for group, run in zip(groups, names(groups), strict=True):
         count = group.runs[0].parameters()
-        done, planned = group.runs[0].last["epoch"], group.runs[0].run.recipe.schedule.epochs
+        epochs_trained, epochs_planned = (
+            group.runs[0].last["epoch"],
+            group.runs[0].run.recipe.schedule.epochs,
+        )
         cells = [
             run,
             group.model,
@@ -218,7 +221,7 @@ def table(groups: Sequence[RunGroup]) -> Table:
             f"{count / 1e6:.2f}" if count is not None else "",
             mean(group.figure, *group.best, len(group.runs)),
             *([formatted(group.figure, group.last[0])] if sank else []),
-            str(done) if group.finished else f"{done} of {planned}",
+            str(epochs_trained) if group.finished else f"{epochs_trained} of {epochs_planned}",
             f"{group.minutes:.1f}",
             " ".join(map(str, group.seeds)),
         ]
@@ -239,10 +242,10 @@ def names(groups: Sequence[RunGroup]) -> list[str]:
 def _folded(names: Sequence[str]) -> str:
     """`nano-{0,1,2}` for nano-0, nano-1 and nano-2."""
     few, many = min(names), max(names)  # what these begin with alike, all do
-    shared = few[: next((i for i, c in enumerate(few) if c != many[i]), len(few))]
-    if len(names) < 2 or not shared:
+    common = few[: next((i for i, c in enumerate(few) if c != many[i]), len(few))]
+    if len(names) < 2 or not common:
         return " ".join(names)
-    return f"{shared}{{{','.join(name.removeprefix(shared) for name in names)}}}"
+    return f"{common}{{{','.join(name.removeprefix(common) for name in names)}}}"
 
 
 def beneath(groups: Sequence[RunGroup]) -> list[str]:

@@ -22,7 +22,7 @@ from saccade.tasks.figures import formatted, label_of
 LISTED = 40  # classes that are named
 
 
-def written(
+def card_text(
     net: Any, notes: dict[str, Any], definition: TaskDefinition, run: Run | None = None
 ) -> str:
     """The card of a trained model, in Markdown.
@@ -58,7 +58,7 @@ def code(text: str) -> str:
 
 
 def _figures(notes: dict[str, Any], run: Run | None) -> list[str]:
-    final = run.known("final.json").get("val") if run else None
+    final = run.read_json("final.json").get("val") if run else None
     numbers = _numbers(final) or _numbers(notes.get("figures"))
     figures = {key: value for key, value in numbers.items() if key != "images"}
     if not figures:
@@ -82,25 +82,25 @@ def _origin(notes: dict[str, Any], run: Run | None) -> list[str]:
     if run is None:
         name = notes.get("recipe")
         return [f"- Recipe: {code(name)}"] if isinstance(name, str) and not control(name) else []
-    counts = {part: _numbers(run.known("data.json").get(part)) for part in ("train", "val")}
+    counts = {part: _numbers(run.read_json("data.json").get(part)) for part in ("train", "val")}
     sizes = ", ".join(
         f"{count['images']} {part}" for part, count in counts.items() if "images" in count
     )
     data = words(Path(run.data).name)
     lines = [f"- Data: {data} ({sizes} images)", f"- Recipe: {code(run.name)}"]
     if run.lines():
-        changed = Summary.of(run).changed
+        changes = Summary.of(run).changed
         recipe = run.recipe
         private = {
             f"{group}.{name}"
             for group in ("model", "task")
             for name in path_fields(getattr(recipe, group))
         }
-        other = [f"{key}={setting(here)}" for key, (here, _) in changed.items()
+        other = [f"{key}={setting(here)}" for key, (here, _) in changes.items()
                  if key not in private]  # fmt: skip
         lines += [f"- Changed in it: {code(' '.join(other))}"] if other else []
-    known = run.known("environment.json")
-    versions = [f"{k} {known[k]}" for k in ("saccade", "torch", "timm") if k in known]
+    environment = run.read_json("environment.json")
+    versions = [f"{k} {environment[k]}" for k in ("saccade", "torch", "timm") if k in environment]
     return [*lines, f"- Versions: {words(', '.join(versions))}"] if versions else lines
 
 

@@ -246,14 +246,14 @@ def _bad(summary: Summary) -> str:
 
 
 def _recipe(summary: Summary) -> str:
-    name, changed = escape(summary.run.name), summary.changed
+    name, changes = escape(summary.run.name), summary.changed
     if summary.run.name not in book.RECIPES:
         sentence = f"<p>No recipe is named '{name}'; this is all it had.</p>"
-    elif changed:
+    elif changes:
         rows = "".join(
             f"<tr><td>{escape(key)}</td><td><mark>{escape(setting(here))}</mark> "
             f'<span class="soft">instead of {escape(setting(there))}</span></td></tr>'
-            for key, (here, there) in changed.items()
+            for key, (here, there) in changes.items()
         )
         sentence = (
             f"<p>Changed from '{name}':</p><table class='words'><tbody>{rows}</tbody></table>"
@@ -261,7 +261,7 @@ def _recipe(summary: Summary) -> str:
     else:
         sentence = f"<p>As '{name}' has it.</p>"
     rows = "".join(
-        f"<tr><td>{escape(key)}</td><td>{_marked(setting(value), key in changed)}</td></tr>"
+        f"<tr><td>{escape(key)}</td><td>{_marked(setting(value), key in changes)}</td></tr>"
         for key, value in flat(summary.run.recipe).items()
     )
     table = f'<table class="words"><tbody>{rows}</tbody></table>'

@@ -133,8 +133,8 @@ def _scores(axis: "Axes", summary: Summary) -> None:
 def _important(summary: Summary) -> list[str]:
     """The figures that are drawn: those that the task has declared, or else the first few."""
     names = [name for name in summary.figures if name not in ("images", "loss")]
-    declared = [name for name in names if name in FIGURES]
-    return (declared if summary.figure in declared else names)[:MOST_SCORES]
+    known_figures = [name for name in names if name in FIGURES]
+    return (known_figures if summary.figure in known_figures else names)[:MOST_SCORES]
 
 
 # -- confusion ------------------------------------------------------------------------------
@@ -375,17 +375,17 @@ def classes(table: Sequence[dict[str, Any]]) -> bytes:
         raise ValueError(f"{len(table)} classes, and at most {BARS} are drawn")
     what = list(table[0])[1]
     shares, names = [row[what] for row in table], [row["class"] for row in table]
-    known = [(s, name) for s, name in zip(shares, names, strict=True) if s is not None]
+    pairs = [(s, name) for s, name in zip(shares, names, strict=True) if s is not None]
     absent = [name for s, name in zip(shares, names, strict=True) if s is None]
-    known.sort(key=lambda pair: pair[0])
-    values = np.array([s for s, _ in known])
-    columns = -(-len(known) // 50)  # of at most fifty bars each
-    rows = -(-len(known) // columns)
+    pairs.sort(key=lambda pair: pair[0])
+    values = np.array([s for s, _ in pairs])
+    columns = -(-len(pairs) // 50)  # of at most fifty bars each
+    rows = -(-len(pairs) // columns)
     figure = _sheet(6.5 * columns, max(1.6, ROW * rows + 1.0))
     axes = np.atleast_1d(figure.subplots(1, columns))
     for i, axis in enumerate(axes):
-        end = len(known) - i * rows
-        part = known[max(end - rows, 0) : end]
+        end = len(pairs) - i * rows
+        part = pairs[max(end - rows, 0) : end]
         at = range(len(part))
         bars = axis.barh(at, [s for s, _ in part], color=COLOURS[0], height=0.72)
         axis.bar_label(bars, [f"{s:.1f}" for s, _ in part], color=INK, fontsize=8, padding=3)
@@ -397,7 +397,7 @@ def classes(table: Sequence[dict[str, Any]]) -> bytes:
         axis.set_xlim(0, 108)
         axis.set_ylim(len(part) - rows - 0.6, len(part) - 0.4)
         axis.axvline(values.mean(), color=COLOURS[1], lw=1.4, ls="--", zorder=0.5)
-    title = f"mean {what} {values.mean():.2f}% of {len(known)} classes"
+    title = f"mean {what} {values.mean():.2f}% of {len(pairs)} classes"
     if absent:
         few = ", ".join(_short(name, 20) for name in absent[:5])
         more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""

@@ -95,21 +95,21 @@ class Summary:
     @cached_property
     def tables(self) -> Tables:
         """The tables of the best evaluation."""
-        return Tables(self.run.known("tables.json"))
+        return Tables(self.run.read_json("tables.json"))
 
     @property
     def environment(self) -> dict[str, Any]:
-        return self.run.known("environment.json")
+        return self.run.read_json("environment.json")
 
     @property
     def bad(self) -> dict[str, str]:
         """Images that could not be read, and why."""
-        return self.run.known("bad.json")
+        return self.run.read_json("bad.json")
 
     @property
     def baseline(self) -> tuple[str, float] | None:
         """The name and the figure of the baseline model, if the run has one."""
-        figures = self.run.known("baseline.json")
+        figures = self.run.read_json("baseline.json")
         value: Any = figures.get(self.figure)
         if not is_number(value) or not math.isfinite(value):
             return None
@@ -118,15 +118,15 @@ class Summary:
     @property
     def final(self) -> dict[str, float]:
         """Figures of the validation set, if the best model was chosen by other images."""
-        figures = self.run.known("final.json").get("val")
+        figures = self.run.read_json("final.json").get("val")
         pairs = figures.items() if isinstance(figures, dict) else ()
         return {name: value for name, value in pairs if is_number(value)}
 
     @property
     def changed(self) -> dict[str, tuple[Any, Any]]:
         """The differences from the recipe of that name: {"optim.lr": (run, recipe)}."""
-        named = book.RECIPES.get(self.run.name)
-        changes = {} if named is None else differences(self.run.recipe, named)
+        recipe_of_name = book.RECIPES.get(self.run.name)
+        changes = {} if recipe_of_name is None else differences(self.run.recipe, recipe_of_name)
         if self.run.recipe.schedule.iterations is not None:
             changes.pop("schedule.epochs", None)  # follows from the number of images
         return changes

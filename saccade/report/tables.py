@@ -114,7 +114,7 @@ def is_number(value: Any) -> bool:
     return type(value) is float or (type(value) is int and abs(value) < BEYOND)
 
 
-def opened(jpeg: str) -> Image.Image:
+def jpeg_image(jpeg: str) -> Image.Image:
     """A JPEG in base64 as a picture."""
     photo = Image.open(io.BytesIO(base64.b64decode(jpeg)), formats=("JPEG",))
     photo.load()

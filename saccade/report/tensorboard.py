@@ -6,7 +6,7 @@ import numpy as np
 
 from saccade import files
 from saccade.engine.run import Run
-from saccade.report.tables import Tables, opened
+from saccade.report.tables import Tables, jpeg_image
 
 PICTURES = 6  # of a kind
 POINTS = 100  # of the training loss in an epoch, as steps.jsonl keeps them
@@ -64,9 +64,9 @@ class Log:
 
     def _pictures(self, run: Run, step: int) -> None:
         """Those of the report: the worst images, drawn boxes or regions beside the truth."""
-        for title, rows in Tables(run.known("tables.json")).examples.items():
+        for title, rows in Tables(run.read_json("tables.json")).examples.items():
             for n, (_, jpeg) in enumerate(rows[:PICTURES], 1):
-                pixels = np.asarray(opened(jpeg).convert("RGB"))
+                pixels = np.asarray(jpeg_image(jpeg).convert("RGB"))
                 name = f"{title.partition(':')[0]}/{n}"
                 assert self.writer is not None
                 self.writer.add_image(name, pixels, step, dataformats="HWC")

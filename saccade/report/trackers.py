@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image
 
 from saccade.engine.run import Run
-from saccade.report.tables import Tables, opened
+from saccade.report.tables import Tables, jpeg_image
 from saccade.report.tensorboard import POINTS
 
 PROJECT = "saccade"
@@ -36,7 +36,7 @@ class Service(ABC):
 
     def began(self, run: Run, step: int, steps: int) -> None:
         self.every = max(steps // run.recipe.schedule.epochs // POINTS, 1)
-        number = str(run.known(f"{self.name}.json").get("id", ""))
+        number = str(run.read_json(f"{self.name}.json").get("id", ""))
         number = self.open(run, number if NUMBER.fullmatch(number) else None)
         run.write_json(f"{self.name}.json", {"id": number})
         self.run = run
@@ -51,8 +51,8 @@ class Service(ABC):
             return
         self.points({f"val/{name}": value for name, value in line["val"].items()}, line["step"])
         if best:
-            for title, rows in Tables(self.run.known("tables.json")).examples.items():
-                photos = [(opened(jpeg), caption) for caption, jpeg in rows[:MOST]]
+            for title, rows in Tables(self.run.read_json("tables.json")).examples.items():
+                photos = [(jpeg_image(jpeg), caption) for caption, jpeg in rows[:MOST]]
                 if photos:
                     self.pictures(title.partition(":")[0], photos, line["step"])
 

@@ -37,10 +37,10 @@ LONGEST = 20  # times as long as wide
 SCANS = 100  # of a JPEG, each of which goes over all pixels; cameras and programs write about 10
 
 
-def opened(content: bytes) -> Image.Image:
+def open_upload(content: bytes) -> Image.Image:
     """The uploaded picture; anything else is refused in a sentence."""
     try:
-        with picture.opened(io.BytesIO(content), "what was sent", PIXELS) as file:
+        with picture.open_image(io.BytesIO(content), "what was sent", PIXELS) as file:
             W, H = file.size
             scans = content.count(b"\xff\xda") if file.format in ("JPEG", "MPO") else 0
     except Unreadable as error:
@@ -137,7 +137,7 @@ def app(
     ) -> dict[str, Any]:
         with turn:
             try:
-                photo, entry = opened(content), entries[model]
+                photo, entry = open_upload(content), entries[model]
                 if isinstance(entry, str):
                     entry = entries[model] = loaded(entry)
                 return {"model": _model_facts(entry), **look(entry, photo, at, classes, evidence)}
@@ -179,8 +179,8 @@ def app(
         with _Share(budget) as share:
             try:
                 content = await body(request, share)
-                wanted = bool(classes), bool(evidence)
-                return await run_in_threadpool(in_turn, content, model, at, *wanted)
+                parts = bool(classes), bool(evidence)
+                return await run_in_threadpool(in_turn, content, model, at, *parts)
             except ClientDisconnect:  # nobody listens any more, which is nobody's fault
                 return Response(status_code=499)
             except (HTTPException, Unreadable) as error:

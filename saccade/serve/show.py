@@ -70,7 +70,7 @@ def _parts(model: str) -> tuple[str, ...]:
 def loaded(model: str, title: str = "") -> PageModel:
     """A model for the page: a run, a saved model, or a variant by name."""
     if located(model) is not None:
-        trained: LoadedModel | None = session.opened(model)
+        trained: LoadedModel | None = session.open_model(model)
         net: Any = trained.task.net
         side = min(_side(trained.test, net), MOST)
     else:
@@ -147,12 +147,12 @@ def look(
         classes: whether to give classes, boxes or regions
         evidence: whether to give the evidence maps of the likeliest classes
     """
-    said = _said(model, photo) if classes else {}
+    predicted = _answer(model, photo) if classes else {}
     answer: dict[str, Any] = {
-        "guesses": said.pop("guesses", []) if classes else None,
-        "boxes": said.pop("boxes", None),
-        "shares": said.pop("shares", None),
-        "drawn": said.pop("drawn", None),
+        "guesses": predicted.pop("guesses", []) if classes else None,
+        "boxes": predicted.pop("boxes", None),
+        "shares": predicted.pop("shares", None),
+        "drawn": predicted.pop("drawn", None),
         "what": NONE,
         "note": "",
         "at": None,
@@ -195,7 +195,7 @@ def _layers(model: PageModel) -> bool:
 
 
 @torch.no_grad()
-def _said(model: PageModel, photo: Image.Image) -> dict[str, Any]:
+def _answer(model: PageModel, photo: Image.Image) -> dict[str, Any]:
     """Classes, boxes or regions; for other tasks, their answer as a picture."""
     one = model.trained
     if one is None:
@@ -204,10 +204,10 @@ def _said(model: PageModel, photo: Image.Image) -> dict[str, Any]:
     size = torch.tensor([image.shape[2:]])
     output = one.task.infer(image, size)
     (prediction,) = one.task.predict(output, [(photo.height, photo.width)])
-    said = one.definition.answer(one.task, prediction, photo, "")
-    plain = said.plain()
+    answer = one.definition.answer(one.task, prediction, photo, "")
+    plain = answer.plain()
     if "guesses" not in plain:
-        plain["drawn"] = _jpeg(said.draw())
+        plain["drawn"] = _jpeg(answer.draw())
     return plain
 
 

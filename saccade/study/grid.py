@@ -76,8 +76,8 @@ class Study:
         """The study of one grid: "Fig. 5", or "fig5"."""
         by_slug = {slug(grid.where): grid for grid in self.grids}
         if slug(where) not in by_slug:
-            known = [grid.where for grid in self.grids]
-            raise ValueError(f"study {self.name}: no grid {where!r}; it has {', '.join(known)}")
+            places = [grid.where for grid in self.grids]
+            raise ValueError(f"study {self.name}: no grid {where!r}; it has {', '.join(places)}")
         return replace(self, grids=(by_slug[slug(where)],))
 
 

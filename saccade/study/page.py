@@ -22,7 +22,7 @@ epoch; nothing is chosen by the test pictures."""
 def write(study: Study, result: StudyResult, folder: Path) -> list[Path]:
     """Write NAME.md and a picture a grid into a folder; gives the files."""
     pictures: dict[str, str] = {}
-    written = []
+    paths = []
     folder.mkdir(parents=True, exist_ok=True)
     for grid in study.grids:
         lines = curves(grid, result)
@@ -33,10 +33,10 @@ def write(study: Study, result: StudyResult, folder: Path) -> list[Path]:
         except ImportError:
             continue
         name = f"{study.name}-{slug(grid.where)}.png"
-        written.append(files.write(folder / name, picture))
+        paths.append(files.write(folder / name, picture))
         pictures[grid.where] = name
     text = markdown(study, result, pictures)
-    return [files.write(folder / f"{study.name}.md", text), *written]
+    return [files.write(folder / f"{study.name}.md", text), *paths]
 
 
 def markdown(study: Study, result: StudyResult, pictures: dict[str, str]) -> str:

@@ -29,10 +29,10 @@ def finished(folder: Path, recipe: Recipe) -> Summary | None:
         summary = Summary.of(folder)
     except ValueError:  # not evaluated yet
         return None
-    changed = differences(summary.run.recipe, recipe)
-    if changed:
+    changes = differences(summary.run.recipe, recipe)
+    if changes:
         raise ValueError(
-            f"study: {str(folder)!r} was trained by another recipe ({', '.join(changed)}); remove "
+            f"study: {str(folder)!r} was trained by another recipe ({', '.join(changes)}); remove "
             f"it, or name another folder with --out"
         )
     return summary if summary.finished else None
@@ -97,8 +97,8 @@ def train(
 def _train(
     recipe: Recipe, data: str, folder: Path, name: str, watch: Any, device: str | None
 ) -> None:
-    begun = (folder / "steps.jsonl").is_file() or (folder / "checkpoints").is_dir()
-    if begun:
+    has_checkpoints = (folder / "steps.jsonl").is_file() or (folder / "checkpoints").is_dir()
+    if has_checkpoints:
         session.resume(folder, watch=watch, device=device)
     else:
         session.train(recipe, data, folder, name=name, watch=watch, device=device)

@@ -328,12 +328,12 @@ def labels_of(layer: Any, maps: int) -> list[str]:
     return [f"query {q + 1}, {head}" for q in range(queries) for head in heads]
 
 
-def attention_of(model: nn.Module, called: str) -> str:
+def attention_of(model: nn.Module, name: str) -> str:
     """The kind of attention that a model has: the family's name."""
     for family, kind in {**OUTSIDE, **LAYERS}.items():
         if any(isinstance(module, kind) for module in model.modules()):
             return family
-    raise ValueError(f"view: {called!r} has no attention to draw, of any of the three papers")
+    raise ValueError(f"view: {name!r} has no attention to draw, of any of the three papers")
 
 
 def stage_of(layer: str) -> int:
@@ -370,13 +370,13 @@ def most_different(maps: Float[np.ndarray, "n H W"], count: int) -> list[int]:
     rest = maps.reshape(len(maps), -1).astype(np.float64)
     rest = rest / np.maximum(rest.mean(1, keepdims=True), 1e-12)
     rest -= rest.mean(1, keepdims=True)
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(maps)):
+    indices: list[int] = []
+    while len(indices) < min(count, len(maps)):
         lengths = np.linalg.norm(rest, axis=1)
-        lengths[chosen] = -1.0
+        lengths[indices] = -1.0
         one = int(lengths.argmax())
-        chosen.append(one)
+        indices.append(one)
         if lengths[one] > 0:
             along = rest[one] / lengths[one]
             rest = rest - np.outer(rest @ along, along)
-    return sorted(chosen)
+    return sorted(indices)

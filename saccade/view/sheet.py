@@ -111,7 +111,7 @@ def sheet(
     for name, heads in maps.items():
         axes[top, 0].imshow(image, extent=place)
         axes[top, 0].set_anchor("N")
-        called = names.get(name, ()) if isinstance(names, Mapping) else names
+        row_names = names.get(name, ()) if isinstance(names, Mapping) else names
         axes[top, 0].set_title(_folded(name, 11 * first * side), fontsize=letters + 1, loc="left")
         if ring is not None:
             at = {"x": [ring[1] * W], "y": [ring[0] * H]}
@@ -128,7 +128,7 @@ def sheet(
             )  # fmt: skip
             if name in tile:
                 _part(axis, (H, W), [length // tile[name] for length in head.shape])
-            label = called[i] if called else f"head {i + 1}"
+            label = row_names[i] if row_names else f"head {i + 1}"
             axis.set_title(unmarked(label), fontsize=letters, pad=2)
         top += rows[name]
     if signed and heatmap is not None:

@@ -27,7 +27,9 @@ LICENCES = {  # of the weights, by what they were trained on, as SPDX has it
 
 def full(name: str) -> str | None:
     """The name with what it was trained on; None of a model that comes without weights."""
-    return next((known for known in NAMES if name in (known, known.partition(".")[0])), None)
+    return next(
+        (full_name for full_name in NAMES if name in (full_name, full_name.partition(".")[0])), None
+    )
 
 
 def start(name: str) -> str | None:

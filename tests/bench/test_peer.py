@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from saccade.bench.peer import Peer, Shape, Work, count, on_meta, wanted
+from saccade.bench.peer import Peer, Shape, Work, count, on_meta, tensors_with_gradients
 
 
 def test_shapes_are_read():
@@ -35,7 +35,7 @@ def test_work_is_counted_by_formulas():
     assert count(linear, (x,), train=True) == (3 * forward, 2 * moved + 4 * (16 * 8 + 16))
     assert Peer(linear, (x,), Work(1, 2)).work_of() == (1, 2)
     x.requires_grad_()
-    assert [t.shape for t in wanted(linear, (x, None))] == [(10, 8), (16, 8), (16,)]
+    assert [t.shape for t in tensors_with_gradients(linear, (x, None))] == [(10, 8), (16, 8), (16,)]
 
 
 def test_stand_ins_have_no_data():

@@ -245,7 +245,7 @@ def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, 
     monkeypatch.setattr(
         session, "train", lambda *arguments, **more: begun.append((arguments, more))
     )
-    monkeypatch.setattr(learn, "_done", lambda *_: None)
+    monkeypatch.setattr(learn, "_print_result", lambda *_: None)
     code, out = run("train", *words)
     assert code == 0, out
     (((recipe, images, _), more),) = begun

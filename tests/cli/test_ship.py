@@ -309,7 +309,7 @@ inputs = [example["shown"](photo, about).tolist() for photo in photos]
 
 def seen(model, paths):
     """Pictures as saccade shows them to a model."""
-    ready = session.opened(model)
+    ready = session.open_model(model)
     show = ready.transform()
     return ready, [show(Image.open(path).convert("RGB"))[None] for path in paths]
 
@@ -490,7 +490,7 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
     text = (tmp_path / "hub" / "README.md").read_text()
     assert "object-detection" in text
     assert "saccade detect PICTURES" in text
-    assert session.opened(tmp_path / "hub").classes == ["ant", "bee", "cat"]
+    assert session.open_model(tmp_path / "hub").classes == ["ant", "bee", "cat"]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def holder(place):
     ready, say = os.pipe()
     child = os.fork()
     if not child:
-        with lock.held(place):
+        with lock.hold(place):
             os.write(say, b"held")
             time.sleep(60)
         os._exit(0)
@@ -32,25 +32,25 @@ def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
     first = holder(tmp_path / "run")
     try:
         said = rf"run' is in use: process {first} on .* trains there; wait .* --out"
-        with pytest.raises(LockedError, match=said), lock.held(tmp_path / "run"):
+        with pytest.raises(LockedError, match=said), lock.hold(tmp_path / "run"):
             pass
     finally:
         os.kill(first, signal.SIGKILL)
         os.waitpid(first, 0)
-    with lock.held(tmp_path / "run"):
+    with lock.hold(tmp_path / "run"):
         pass
 
 
 def test_a_process_forked_meanwhile_does_not_hold_it(tmp_path):
     """Such as one that reads images and outlives the training by a moment."""
     ready, wait = os.pipe()
-    with lock.held(tmp_path):
+    with lock.hold(tmp_path):
         child = os.fork()
         if not child:
             os.close(wait)
             os.read(ready, 1)
             os._exit(0)
-    with lock.held(tmp_path):
+    with lock.hold(tmp_path):
         pass
     os.close(wait)
     os.waitpid(child, 0)
@@ -86,6 +86,6 @@ def test_no_link_is_opened(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / lock.NAME).symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError, match="symbolic link"), lock.held(tmp_path / "run"):
+    with pytest.raises(OSError, match="symbolic link"), lock.hold(tmp_path / "run"):
         pass
     assert (tmp_path / "mine").read_text() == "mine"

@@ -47,7 +47,7 @@ def test_a_runs_recipe_opens_and_fetches_nothing(group, words, tmp_path, data, c
     (run / "recipe.json").write_text(json.dumps(plain))
     with guarded():
         said = refused(["resume", str(run), "--device", "cpu"], capsys)
-        session.opened(run)
+        session.open_model(run)
     assert "no part of the run; if the run is your own" in " ".join(said.split())
     assert "--trust" in said
 

@@ -145,13 +145,13 @@ def test_sasa_chooses_by_training_images_and_validates_once(tmp_path, monkeypatc
     recipe = shrunk("sasa", "sasa_nano", schedule__epochs=1, loop__batch=36)
     said = Sentences()
     run = session.train(recipe, str(data), tmp_path / "run", device="cpu", watch=lambda: said)
-    counts = run.known("data.json")
+    counts = run.read_json("data.json")
     assert {part: counts[part]["images"] for part in counts} == {"train": 72, "val": 3, "final": 6}
     assert {line["val"]["images"] for line in run.lines()} == {3}
     validation = [str(data / "val") in name for name in read]
     assert sum(validation) == 6
     assert all(validation[-6:])
-    final = run.known("final.json")["val"]
+    final = run.read_json("final.json")["val"]
     assert final["images"] == 6
     assert final["top1"] == session.evaluate(run.folder, device="cpu").compute()["top1"]
     assert session.evaluate(run.folder, split="tune", device="cpu").compute()["images"] == 3

@@ -62,7 +62,7 @@ def test_it_learns(name, rate, data, tmp_path):
     lines = run.lines()
     assert [line["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert max(line["val"]["top1"] for line in lines) > 70  # chance: 33
-    ready = session.opened(run.folder)
+    ready = session.open_model(run.folder)
     assert ready.classes == ["blue", "green", "red"]
     figures = session.evaluate(run.folder, str(data)).compute()
     assert figures["top1"] == max(line["val"]["top1"] for line in lines)
@@ -313,7 +313,7 @@ def test_frozen_norms_stay_as_they_began(name, data, tmp_path):
     assert len(norms) > 3
     assert make.frozen_norms(before, PLAIN) == []
     run = fit(recipe, data, tmp_path / "run")
-    after = session.opened(run.folder).task.net
+    after = session.open_model(run.folder).task.net
     own = {id(p) for norm in norms for p in (*norm.parameters(), *norm.buffers())}
     pairs = zip(before.state_dict(keep_vars=True).items(), after.state_dict().values(), strict=True)
     moved = {key: not torch.equal(old, new) for (key, old), new in pairs if id(old) not in own}

@@ -37,7 +37,7 @@ def test_it_learns_and_says_so(run, data):
     (line,) = run.lines()
     assert line["val"]["AP50"] > 50, line
     assert next(iter(line["val"])) == "AP"
-    assert set(run.known("tables.json")["per_class"][0]) >= {"class", "AP", "AP50", "boxes"}
+    assert set(run.read_json("tables.json")["per_class"][0]) >= {"class", "AP", "AP50", "boxes"}
     again = session.evaluate(run.folder).compute()
     assert again["AP"] == pytest.approx(line["val"]["AP"], abs=1e-6)
     moved = session.evaluate(run.folder / "model.safetensors", str(data)).compute()

@@ -39,7 +39,7 @@ def test_proposals_are_cut_out_at_known_scales():
     net = build("sasa_nano_conv", 2, dim=8, hidden=16, convs=1)
     for pool in (net.heads.box_roi_pool, net.heads.mask_roi_pool):
         assert pool.scales == [1 / stride for stride in net.strides[:-1]]
-    maps = net.named([torch.ones(1, 8, 96 // s, 96 // s) for s in net.strides])
+    maps = net.maps_by_name([torch.ones(1, 8, 96 // s, 96 // s) for s in net.strides])
     cut = net.heads.box_roi_pool(maps, [torch.tensor([[0.0, 0, 90, 90]])], [(40, 40)])
     assert cut.shape == (1, 8, 7, 7)
     assert (cut > 0.99).all()

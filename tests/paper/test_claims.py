@@ -47,6 +47,6 @@ def test_what_cannot_be_counted_has_a_reason():
 @pytest.mark.parametrize("kind", list(claims.MEASURES))
 def test_the_file_is_what_is_measured(kind):
     """`python -m saccade.paper.claims` writes it anew."""
-    assert json.loads(json.dumps(claims.written((kind,)))) == {
+    assert json.loads(json.dumps(claims.measurements((kind,)))) == {
         kind: json.loads(claims.FILE.read_text())[kind]
     }

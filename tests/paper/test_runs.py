@@ -3,7 +3,7 @@ import pytest
 from saccade.models import detectors, zoo
 from saccade.paper import Claim, count
 from saccade.paper.claims import PROPERTIES
-from saccade.paper.runs import finished, reached, recipes
+from saccade.paper.runs import best_run, finished, recipes
 from saccade.tasks.detect.task import Detect
 from saccade.tasks.segment.task import SegmentTask
 from tests.report.run_folders import written
@@ -21,23 +21,23 @@ def done(folder, recipe="linglo_b0", **more):
 def test_a_full_run_answers(tmp_path):
     done(tmp_path / "a", best=72.4, sets=["loop.precision=fp32", "loop.part=64"], seed=3)
     done(tmp_path / "b", best=72.0)
-    answer = reached("linglo_b0", TOP1, finished(tmp_path))
+    answer = best_run("linglo_b0", TOP1, finished(tmp_path))
     assert answer.full
     assert answer.mark == "full"
     assert answer.value == pytest.approx(72.4)
     assert "'imagenet'" in answer.note
     assert "1,000 classes" in answer.note
-    assert reached("linglo_b1", TOP1, finished(tmp_path)) is None
+    assert best_run("linglo_b1", TOP1, finished(tmp_path)) is None
 
 
 def test_other_data_is_never_taken_for_the_papers(tmp_path):
     done(tmp_path / "pets", best=94.0, names=NAMES[:37], data="pets37")
-    answer = reached("linglo_b0", TOP1, finished(tmp_path))
+    answer = best_run("linglo_b0", TOP1, finished(tmp_path))
     assert not answer.full
     assert answer.mark == "other data"
     assert "37 classes in 'pets37'" in answer.note
     done(tmp_path / "imagenet", best=70.0)
-    assert reached("linglo_b0", TOP1, finished(tmp_path)).value == pytest.approx(70.0)
+    assert best_run("linglo_b0", TOP1, finished(tmp_path)).value == pytest.approx(70.0)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_other_data_is_never_taken_for_the_papers(tmp_path):
 )
 def test_a_changed_setting_is_named(tmp_path, change):
     done(tmp_path / "a", sets=[change])
-    answer = reached("linglo_b0", TOP1, finished(tmp_path))
+    answer = best_run("linglo_b0", TOP1, finished(tmp_path))
     assert answer.mark == "changed"
     assert f"changed: {change}" in answer.note
 
@@ -57,14 +57,14 @@ def test_what_is_not_finished_or_by_another_recipe_is_no_answer(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d/recipe.json").write_text("{torn")
     assert len(finished(tmp_path)) == 2
-    assert reached("linglo_b0", TOP1, finished(tmp_path)) is None
+    assert best_run("linglo_b0", TOP1, finished(tmp_path)) is None
     assert finished(tmp_path / "gone") == []
 
 
 def test_an_ablation_is_answered_by_its_own_schedule(tmp_path):
     done(tmp_path / "long", "linglo_b0", sets=["model.name=linglo_b0_cpe"], best=99.0)
     done(tmp_path / "short", "linglo_ablation", sets=["model.name=linglo_b0_cpe"], best=68.0)
-    answer = reached("linglo_b0_cpe", SHORT, finished(tmp_path))
+    answer = best_run("linglo_b0_cpe", SHORT, finished(tmp_path))
     assert answer.full
     assert answer.value == pytest.approx(68.0)
 
@@ -79,13 +79,13 @@ def test_boxes_and_masks_answer_too(tmp_path, name, figure, classes):
     settings = {"data": "theirs", "figures": lambda _: {figure: 30.0, "images": 5}}
     settings["sets"] = ["schedule.epochs=32"] if figure == "miou" else []
     done(tmp_path / "few", name, **{**settings, "names": NAMES[:2]})
-    answer = reached(name, claim, finished(tmp_path))
+    answer = best_run(name, claim, finished(tmp_path))
     assert (answer.mark, answer.value) == ("other data", 30.0)
     done(tmp_path / "whole", name, **{**settings, "names": NAMES[:classes]})
-    answer = reached(name, claim, finished(tmp_path))
+    answer = best_run(name, claim, finished(tmp_path))
     assert answer.mark == "full"
     done(tmp_path / "else", name, **{**settings, "sets": ["model.name=linglo_b2"]})
-    assert reached(name, claim, finished(tmp_path / "else")).mark != "full"
+    assert best_run(name, claim, finished(tmp_path / "else")).mark != "full"
 
 
 def test_each_claim_has_its_papers_recipe():

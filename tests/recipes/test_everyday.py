@@ -15,7 +15,7 @@ def trained(typed, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     begun = []
     monkeypatch.setattr(session, "train", lambda recipe, *_, **__: begun.append(recipe))
-    monkeypatch.setattr(learn, "_done", lambda *_: None)
+    monkeypatch.setattr(learn, "_print_result", lambda *_: None)
 
     def call(*words):
         begun.clear()

@@ -18,7 +18,7 @@ def test_a_runs_card(tmp_path):
     write_json(run.folder / "data.json", {"train": {"images": 100}, "val": {"images": 40}})
     net = saccade.build("linglo_nano", num_classes=2)
     notes = {"classes": ["cat", "dog"], "figures": FIGURES, "recipe": "quick"}
-    text = model_card.written(net, notes, tasks.TASKS["classify"], run)
+    text = model_card.card_text(net, notes, tasks.TASKS["classify"], run)
     assert "library_name: timm" in text
     assert "| top-1 | 91.23% |" in text
     assert "on 40 images" in text
@@ -31,14 +31,14 @@ def test_a_runs_card(tmp_path):
 
 
 def test_without_a_run_or_notes():
-    text = model_card.written(
+    text = model_card.card_text(
         timm.create_model("resnet10t", num_classes=3), {}, tasks.TASKS["classify"]
     )
     assert text.startswith("---\nlibrary_name: timm")
     assert "| |" not in text
     many = {"classes": [f"c{i}" for i in range(50)], "recipe": "detect"}
     net = retinanet.build("sasa_nano_conv", 50, dim=16, depth=1)
-    text = model_card.written(net, many, tasks.TASKS["detect"])
+    text = model_card.card_text(net, many, tasks.TASKS["detect"])
     assert "library_name: saccade" in text
     assert "and 10 more" in text
     assert "- Recipe: `detect`" in text
@@ -53,8 +53,8 @@ def test_notes_and_files_of_a_stranger_are_left_out(tmp_path):
     figures = {"top1": "high", "loss": None, "\x1b[2J": 1, "images": "x", "top5": 50.0}
     notes = {"classes": ["cat", "dog"], "figures": figures, "recipe": "a\n# Heading"}
     for text in (
-        model_card.written(net, notes, tasks.TASKS["classify"], run),
-        model_card.written(net, notes, tasks.TASKS["classify"]),
+        model_card.card_text(net, notes, tasks.TASKS["classify"], run),
+        model_card.card_text(net, notes, tasks.TASKS["classify"]),
     ):
         assert "| top-5 | 50.00% |" in text
         assert not any(word in text for word in ("high", "None", "\x1b", "# Heading", "x images"))
@@ -66,7 +66,7 @@ def test_names_are_no_markup_of_the_card(tmp_path):
     write_json(run.folder / "environment.json", {"torch": "<i>2", "x": 1})
     write_json(run.folder / "final.json", {"val": {"top1": 10**400, "a|<u>": 3.0}})
     net = saccade.build("linglo_nano", num_classes=4)
-    text = model_card.written(net, {"classes": evil}, tasks.TASKS["classify"], run)
+    text = model_card.card_text(net, {"classes": evil}, tasks.TASKS["classify"], run)
     assert r"\<img src=http://evil.example/x\>, \[a\](http://evil.example), \`b\`, sea_lion" in text
     assert r"Data: \<b\>pets\|" in text
     assert "Recipe: `a'b`" in text

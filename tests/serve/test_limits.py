@@ -149,9 +149,9 @@ def test_a_jpeg_of_very_many_scans_is_refused():
 
     file = io.BytesIO()
     Image.new("RGB", (8, 8)).save(file, "JPEG", progressive=True)
-    assert serve.opened(file.getvalue()).size == (8, 8)
+    assert serve.open_upload(file.getvalue()).size == (8, 8)
     with pytest.raises(ValueError, match="scans, at most 100 are read"):
-        serve.opened(file.getvalue() + b"\xff\xda" * 200)
+        serve.open_upload(file.getvalue() + b"\xff\xda" * 200)
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def test_a_run_that_was_broken_off_goes_on(trained, tmp_path):
 
 def test_runs_of_another_process_are_left_to_it(trained, tmp_path):
     data, _, _ = trained
-    with lock.held(run.folder_of(tmp_path, "base", 0)):
+    with lock.hold(run.folder_of(tmp_path, "base", 0)):
         elsewhere = run.train(tiny.study(epochs=1), data, tmp_path, (0,))
     assert elsewhere == [str(run.folder_of(tmp_path, "base", 0))]
     assert run.folder_of(tmp_path, "position=cpe", 0).joinpath("report.jsonl").is_file()

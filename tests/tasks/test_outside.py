@@ -48,7 +48,7 @@ def test_it_trains_and_its_model_comes_back(trained):
     assert isinstance(net, brightness.BrightnessNet)
     photo = np.full((30, 30, 3), 128, np.uint8)
     assert brightness.error(net, photo) < 0.2
-    one = session.opened(trained)
+    one = session.open_model(trained)
     assert one.definition is tasks.TASKS["brightness"]
     assert one.settings == RECIPE.task
 

@@ -76,7 +76,7 @@ class Pictures:
             except Unreadable as error:
                 sentence = str(error)
             try:
-                application.opened(content)
+                application.open_upload(content)
             except Unreadable as error:
                 check_sentence(str(error))
         if self.marker.exists():

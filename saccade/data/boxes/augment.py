@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from saccade.data.augment import Colour
-from saccade.data.boxes.target import Target, chosen, cut, moved_alike
+from saccade.data.boxes.target import Target, cut, moved_alike, select
 from saccade.data.boxes.together import Gathering, together
 from saccade.data.boxes.warp import Warp
 from saccade.data.picture import Normalise
@@ -137,21 +137,23 @@ class BoxTransform:
     def __call__(
         self, image: Image.Image, target: Target, *more: tuple[Image.Image, Target]
     ) -> tuple[Tensor, Target]:
-        pairs = [_wanted(*pair) for pair in ((image, target), *more)]
+        pairs = [_training_target(*pair) for pair in ((image, target), *more)]
         if more:
             smaller = self.smaller
             assert smaller is not None
-            x, wanted = together(pairs, self._alone, lambda pair: smaller(*pair), self.fill)
+            x, target_out = together(pairs, self._alone, lambda pair: smaller(*pair), self.fill)
         else:
-            x, wanted = self._alone(pairs[0])
+            x, target_out = self._alone(pairs[0])
         for step in self.steps[self.alone :]:
-            x, wanted = step(x, wanted)
-        plain = F.clamp_bounding_boxes(wanted["boxes"]).as_subclass(Tensor)  # of the last digits
-        answer = {**wanted, "boxes": plain}
-        if "masks" in wanted:
-            masks = wanted["masks"].as_subclass(Tensor)
+            x, target_out = step(x, target_out)
+        plain = F.clamp_bounding_boxes(target_out["boxes"]).as_subclass(
+            Tensor
+        )  # of the last digits
+        answer = {**target_out, "boxes": plain}
+        if "masks" in target_out:
+            masks = target_out["masks"].as_subclass(Tensor)
             full = masks.flatten(1).bool().any(1)  # a thin one may have vanished in a resize
-            answer = chosen({**answer, "masks": masks}, full)
+            answer = select({**answer, "masks": masks}, full)
         return self.normalise.numbers(x.as_subclass(Tensor)), answer
 
     def _alone(self, pair: tuple[Tensor, Target]) -> tuple[Tensor, Target]:
@@ -204,7 +206,7 @@ def _bytes(image: Image.Image) -> tv_tensors.Image:
     return tv_tensors.Image(F.pil_to_tensor(image))
 
 
-def _wanted(image: Image.Image, target: Target) -> tuple[Tensor, Target]:
+def _training_target(image: Image.Image, target: Target) -> tuple[Tensor, Target]:
     """A picture as bytes, and the objects to find in it: crowds are none."""
     alone, boxes = ~target["crowd"], cast(Any, tv_tensors.BoundingBoxes)
     wanted: Target = {

@@ -87,16 +87,16 @@ def _read(path: Path, root: Path, folders: Sequence[Path], outlines: bool) -> An
     images, annotations, categories = _lists(path, outlines)
     findings: Findings = {}
     numbers, classes, ids = _categories(categories, findings)
-    listed = _images(images, root, folders, findings, f"{str(path)!r}")
-    if images and not listed.names:
-        looked = ", ".join(dict.fromkeys(str(folder) for folder in folders))
+    image_table = _images(images, root, folders, findings, f"{str(path)!r}")
+    if images and not image_table.names:
+        places = ", ".join(dict.fromkeys(str(folder) for folder in folders))
         raise FileNotFoundError(
             f"{str(path)!r}: none of its {len(images)} pictures is there, such as "
-            f"{_file_name(images[0])!r}; looked in {looked}"
+            f"{_file_name(images[0])!r}; looked in {places}"
         )
-    boxes = _boxes(annotations, listed, numbers, findings, outlines)
-    _check_convention(path, boxes, listed)
-    return _sorted(listed, boxes, classes, ids, findings)
+    boxes = _boxes(annotations, image_table, numbers, findings, outlines)
+    _check_convention(path, boxes, image_table)
+    return _sorted(image_table, boxes, classes, ids, findings)
 
 
 # -- the file -------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ def _lists(path: Path, outlines: bool = False) -> list[list[dict[str, Any]]]:
     return lists
 
 
-def listed(path: Path) -> list[tuple[int, str]]:
+def ids_and_names(path: Path) -> list[tuple[int, str]]:
     """Ids and file names of the images in a json."""
     rows = _lists(path)[0]
     return [(key, _file_name(row)) for row in rows if isinstance(key := _key(row.get("id")), int)]
@@ -187,7 +187,7 @@ def _is_text(name: str) -> bool:
 
 
 @dataclass
-class _Listed:
+class _ImageTable:
     names: list[str] = field(default_factory=list)
     keys: list[int] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
@@ -201,8 +201,8 @@ def _images(
     folders: Sequence[Path],
     findings: Findings,
     where: str,
-) -> _Listed:
-    listed, places, known, inside = _Listed(), list(folders), set(), Inside(root)
+) -> _ImageTable:
+    table, places, seen_ids, inside = _ImageTable(), list(folders), set(), Inside(root)
     keys = [_key(row.get("id")) for row in rows]
     fresh = 1 + max((key for key in keys if isinstance(key, int) and key < 2**62), default=0)
     for row, key in zip(rows, keys, strict=True):
@@ -210,10 +210,10 @@ def _images(
         if key is None:
             note(findings, "images without an id (left out)", repr(name))
             continue
-        if key in listed.numbers:
+        if key in table.numbers:
             note(findings, "image ids listed twice (the first kept)", f"{key} ({name})")
             continue
-        listed.numbers[key] = -1
+        table.numbers[key] = -1
         if not name:
             note(findings, "images without a file name (left out)", str(key))
             continue
@@ -223,22 +223,22 @@ def _images(
             continue
         if not inside(path):
             raise inside.refuse(name, where)
-        if path in known:
+        if path in seen_ids:
             note(findings, "pictures listed under two ids (both kept)", name)
-        known.add(path)
+        seen_ids.add(path)
         if isinstance(key, str):
             note(findings, "image ids that are no whole numbers (numbered anew)", key)
-        listed.numbers[key] = len(listed.names)
-        listed.keys.append(key if isinstance(key, int) else fresh)
+        table.numbers[key] = len(table.names)
+        table.keys.append(key if isinstance(key, int) else fresh)
         fresh += isinstance(key, str)
-        listed.names.append(os.path.relpath(path, root))
+        table.names.append(os.path.relpath(path, root))
         size = _whole(row.get("width")), _whole(row.get("height"))
         if not all(size):
             kind = "images without width and height (taken from the file)"
             note(findings, kind, name)
             size = _measured(path)
-        listed.sizes.append(size)
-    return listed
+        table.sizes.append(size)
+    return table
 
 
 def _key(value: Any) -> int | str | None:
@@ -259,9 +259,9 @@ def _file_name(row: dict[str, Any]) -> str:
 
 def _existing_name(name: str, folders: list[Path]) -> str | None:
     """The path of a picture: its full name in one of the folders, else its last part."""
-    for tried in dict.fromkeys((name, os.path.basename(name))):
+    for candidate in dict.fromkeys((name, os.path.basename(name))):
         for folder in folders:
-            path = os.path.join(folder, tried)
+            path = os.path.join(folder, candidate)
             if os.path.isfile(path):
                 return path
     return None
@@ -289,7 +289,7 @@ class _Rows:
     crowd: list[bool] = field(default_factory=list)
     outline: list[bytes] = field(default_factory=list)
     area: list[float] = field(default_factory=list)
-    written: array = field(default_factory=lambda: array("d"))
+    numbers: array = field(default_factory=lambda: array("d"))
     """x y w h and the area of every box of some width and height, as the file has them."""
     written_in: list[int] = field(default_factory=list)
     """The image of each of these."""
@@ -297,45 +297,45 @@ class _Rows:
 
 def _boxes(
     annotations: list[dict[str, Any]],
-    listed: _Listed,
+    image_table: _ImageTable,
     numbers: dict[Any, int],
     findings: Findings,
     outlines: bool,
 ) -> _Rows:
-    rows, used = _Rows(), set()
+    rows, used_ids = _Rows(), set()
     for n, row in enumerate(annotations):
-        key, at = _key(row.get("id")), listed.numbers.get(_key(row.get("image_id")))
+        key, at = _key(row.get("id")), image_table.numbers.get(_key(row.get("image_id")))
         label = numbers.get(_key(row.get("category_id")))
         if at is None or at < 0 or label is None:
             kind, why = _homeless(row, at)
-            note(findings, kind, f"{_called(key, n)} ({why})")
+            note(findings, kind, f"{_box_name(key, n)} ({why})")
             continue
-        box, kind = _box(row.get("bbox"), listed.sizes[at])
+        box, kind = _box(row.get("bbox"), image_table.sizes[at])
         if kind not in (NO_NUMBERS, NOT_FINITE) and min(row["bbox"][2:]) > 0:
-            rows.written.extend(row["bbox"])
-            rows.written.append(_area(row.get("area"), math.nan))
+            rows.numbers.extend(row["bbox"])
+            rows.numbers.append(_area(row.get("area"), math.nan))
             rows.written_in.append(at)
         if kind:
-            name, (W, H) = os.path.basename(listed.names[at]), listed.sizes[at]
-            note(findings, kind, f"{_called(key, n)} of {name} ({row.get('bbox')} in {W} x {H})")
+            name, (W, H) = os.path.basename(image_table.names[at]), image_table.sizes[at]
+            note(findings, kind, f"{_box_name(key, n)} of {name} ({row.get('bbox')} in {W} x {H})")
         if box is None:
             continue
         if outlines:
-            runs = compressed(row.get("segmentation"), listed.sizes[at])
+            runs = compressed(row.get("segmentation"), image_table.sizes[at])
             if runs is None:
-                note(findings, NO_OUTLINE, _called(key, n))
+                note(findings, NO_OUTLINE, _box_name(key, n))
                 continue
             rows.outline.append(runs)
-        if key is not None and key in used:
-            note(findings, "annotation ids used twice (both boxes kept)", _called(key, n))
-        used.add(key)
+        if key is not None and key in used_ids:
+            note(findings, "annotation ids used twice (both boxes kept)", _box_name(key, n))
+        used_ids.add(key)
         rows.image.append(at)
         rows.label.append(label)
         rows.box.append(box)
         crowd = row.get("iscrowd")
         if crowd is not None and _key(crowd) not in (0, 1):
             kind = "boxes whose iscrowd is neither 0 nor 1 (taken for 0)"
-            note(findings, kind, f"{_called(key, n)} ({crowd!r})")
+            note(findings, kind, f"{_box_name(key, n)} ({crowd!r})")
         rows.crowd.append(_key(crowd) == 1)
         rows.area.append(_area(row.get("area"), (box[2] - box[0]) * (box[3] - box[1])))
     return rows
@@ -352,7 +352,7 @@ def _homeless(row: dict[str, Any], at: int | None) -> tuple[str, str]:
     return kind, f"category {row.get('category_id')}"
 
 
-def _called(key: Any, n: int) -> str:
+def _box_name(key: Any, n: int) -> str:
     return f"annotation {n if key is None else key}"
 
 
@@ -378,23 +378,23 @@ def _area(value: Any, otherwise: float) -> float:
     return float(value) if type(value) in NUMBERS and 0 <= value <= MOST**2 else otherwise
 
 
-def _check_convention(path: Path, rows: _Rows, listed: _Listed) -> None:
-    written = np.asarray(rows.written, np.float64).reshape(-1, 5)
-    sizes = np.asarray(listed.sizes, np.float64).reshape(-1, 2)[rows.written_in]
-    refuse_other(f"{str(path)!r}", written[:, :4], sizes, written[:, 4])
+def _check_convention(path: Path, rows: _Rows, image_table: _ImageTable) -> None:
+    numbers = np.asarray(rows.numbers, np.float64).reshape(-1, 5)
+    sizes = np.asarray(image_table.sizes, np.float64).reshape(-1, 2)[rows.written_in]
+    refuse_other(f"{str(path)!r}", numbers[:, :4], sizes, numbers[:, 4])
 
 
 def _sorted(
-    listed: _Listed, rows: _Rows, classes: list[str], ids: list[int], findings: Findings
+    image_table: _ImageTable, rows: _Rows, classes: list[str], ids: list[int], findings: Findings
 ) -> Annotations:
     """Boxes by image, otherwise in the file's order."""
     image = np.asarray(rows.image, np.int64)
     order = np.argsort(image, kind="stable")
-    counts = np.bincount(image, minlength=len(listed.names))
+    counts = np.bincount(image, minlength=len(image_table.names))
     return Annotations(
-        names=listed.names,
-        keys=np.asarray(listed.keys, np.int64),
-        sizes=np.asarray(listed.sizes, np.int32).reshape(-1, 2),
+        names=image_table.names,
+        keys=np.asarray(image_table.keys, np.int64),
+        sizes=np.asarray(image_table.sizes, np.int32).reshape(-1, 2),
         starts=np.concatenate([[0], np.cumsum(counts)]),
         boxes=_array(rows.box, np.float32).reshape(-1, 4)[order],
         labels=_array(rows.label, np.int32)[order],

@@ -134,17 +134,17 @@ class Boxes(Images):
             *([np.frombuffer(b" ".join(self.outlines), np.uint8)] if self.outlines else []),
         ]  # fmt: skip
 
-    def some(self, chosen: Integer[np.ndarray, "N"]) -> "Boxes":
+    def some(self, indices: Integer[np.ndarray, "N"]) -> "Boxes":
         """The images at these positions."""
-        counts = self.starts[chosen + 1] - self.starts[chosen]
-        rows = [np.arange(self.starts[i], self.starts[i + 1]) for i in chosen]
+        counts = self.starts[indices + 1] - self.starts[indices]
+        rows = [np.arange(self.starts[i], self.starts[i + 1]) for i in indices]
         own = np.concatenate([np.zeros(0, np.int64), *rows])
         return Boxes(
             self.root,
             Annotations(
-                names=[self.names[i] for i in chosen.tolist()],
-                keys=self.keys[chosen],
-                sizes=self.sizes[chosen],
+                names=[self.names[i] for i in indices.tolist()],
+                keys=self.keys[indices],
+                sizes=self.sizes[indices],
                 starts=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
                 boxes=self.boxes[own],
                 labels=self.numbers[own],
@@ -166,9 +166,9 @@ class Boxes(Images):
         image = np.repeat(np.arange(len(self)), np.diff(self.starts))[~self.crowd]
         pairs = np.unique(np.stack((image, self.numbers[~self.crowd])), axis=1)
         holds = np.bincount(pairs[1], minlength=len(self.classes)) / max(len(self), 1)
-        wanted = np.sqrt(share / np.maximum(holds, 1e-12)).clip(min=1.0)
+        factors = np.sqrt(share / np.maximum(holds, 1e-12)).clip(min=1.0)
         often = np.ones(len(self))
-        np.maximum.at(often, pairs[0], wanted[pairs[1]])
+        np.maximum.at(often, pairs[0], factors[pairs[1]])
         return often
 
     def counts(self) -> Integer[np.ndarray, "C"]:
@@ -176,12 +176,12 @@ class Boxes(Images):
         return np.bincount(self.numbers[~self.crowd], minlength=len(self.classes))
 
 
-def _factor(noted: tuple[int, int], real: tuple[int, int]) -> tuple[float, float]:
+def _factor(stated_size: tuple[int, int], real: tuple[int, int]) -> tuple[float, float]:
     """The factor from the pixels of the boxes to those of the picture: 1 unless it was resized.
 
     A resize rounds a side by half a pixel at most.
     """
-    (W, H), (w, h) = noted, real
+    (W, H), (w, h) = stated_size, real
     if not (W and H) or abs(W * h - H * w) > 0.51 * max(W + H, w + h):
         return 1.0, 1.0
     return w / W, h / H
@@ -236,9 +236,9 @@ def every(path: str, classes: list[str], outlines: bool = False) -> Boxes:
     refused.
     """
     layout = _layout(_place(path))
-    chosen = layout.val or layout.train
-    assert chosen is not None
-    boxes = aligned(chosen.read(outlines), classes, "the model's")
+    annotations = layout.val or layout.train
+    assert annotations is not None
+    boxes = aligned(annotations.read(outlines), classes, "the model's")
     boxes.layout_warnings = layout.warnings
     return boxes
 
@@ -260,9 +260,9 @@ def aligned(
                 f"category {name!r} has {count} boxes but is not among {whose} {len(classes)}; "
                 f"did you mean {nearest(name, classes)!r}?"
             )
-    turned = np.array([numbers.get(name, -1) for name in boxes.classes], np.int32)
+    new_numbers = np.array([numbers.get(name, -1) for name in boxes.classes], np.int32)
     copy = boxes.some(np.arange(len(boxes)))
-    copy.numbers, copy.classes = turned[boxes.numbers], list(classes)
+    copy.numbers, copy.classes = new_numbers[boxes.numbers], list(classes)
     copy.ids = _ids(dict(zip(boxes.classes, boxes.ids, strict=True)), classes, ids)
     return copy
 
@@ -270,10 +270,10 @@ def aligned(
 def _ids(own: dict[str, int], classes: list[str], ids: Sequence[int] | None) -> list[int]:
     """Each class's own id, else the one it has elsewhere, else one that is free."""
     ids_in_use, free = set(own.values()), max(own.values(), default=0) + 1
-    wanted = range(1, len(classes) + 1) if ids is None else ids
+    expected = range(1, len(classes) + 1) if ids is None else ids
     return [
         own.get(name, i if i not in ids_in_use else free + c)
-        for c, (name, i) in enumerate(zip(classes, wanted, strict=True))
+        for c, (name, i) in enumerate(zip(classes, expected, strict=True))
     ]
 
 
@@ -281,16 +281,19 @@ def hold_out(boxes: Boxes, share: float, seed: int) -> tuple[Boxes, Boxes]:
     """Split off a share of the images by the seed, of those with boxes and those without alike."""
     if not 0 < share < 1:
         raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
-    held = np.zeros(len(boxes), bool)
+    in_validation = np.zeros(len(boxes), bool)
     alone = np.concatenate([[0], np.cumsum(~boxes.crowd)])
     full = alone[boxes.starts[1:]] > alone[boxes.starts[:-1]]
     for stream, those in enumerate((np.flatnonzero(full), np.flatnonzero(~full))):
         least = 1 if stream == 0 else 0
         count = min(max(least, round(share * len(those))), max(0, len(those) - 1))
-        held[np.random.default_rng((seed, stream)).permutation(those)[:count]] = True
-    if not held[full].any():
+        in_validation[np.random.default_rng((seed, stream)).permutation(those)[:count]] = True
+    if not in_validation[full].any():
         raise ValueError("one image with boxes leaves none to validate; add images or a val set")
-    train, val = boxes.some(np.flatnonzero(~held)), boxes.some(np.flatnonzero(held))
+    train, val = (
+        boxes.some(np.flatnonzero(~in_validation)),
+        boxes.some(np.flatnonzero(in_validation)),
+    )
     val.findings = {}  # reported once, with the training set
     return train, val
 
@@ -367,22 +370,22 @@ def _instances(place: Path, what: str) -> _Layout | None:
     """annotations/instances_SPLIT.json, perhaps with a year; of two years the later."""
     jsons: dict[str, list[tuple[str, Path]]] = {}
     for json in files(place / "annotations", "instances_*.json"):
-        named = re.fullmatch(rf"instances_(train|{'|'.join(VALIDATION)})(\d*)", json.stem)
-        if named:
-            jsons.setdefault(named[1], []).append((named[2], json))
+        match = re.fullmatch(rf"instances_(train|{'|'.join(VALIDATION)})(\d*)", json.stem)
+        if match:
+            jsons.setdefault(match[1], []).append((match[2], json))
     if not jsons:
         return None
     warnings = []
-    chosen: dict[str, _Source] = {}
+    sources: dict[str, _Source] = {}
     for split, candidates in jsons.items():
         year, json = max(candidates, key=lambda one: (len(one[0]), one[0]))
         if len(candidates) > 1:
             warnings.append(f"{split}: {len(candidates)} annotation files, {json.name} is used")
         names = dict.fromkeys((split + year, split, "val" if split in VALIDATION else split))
         folders = [f for name in names for f in (place / "images" / name, place / name)]
-        chosen[split] = _Source(place, json, (*folders, place / "images", place, json.parent))
-    val = next((chosen[name] for name in VALIDATION if name in chosen), None)
-    return _Layout(what, chosen.get("train"), val, tuple(warnings))
+        sources[split] = _Source(place, json, (*folders, place / "images", place, json.parent))
+    val = next((sources[name] for name in VALIDATION if name in sources), None)
+    return _Layout(what, sources.get("train"), val, tuple(warnings))
 
 
 def _roboflow(place: Path, what: str) -> _Layout | None:
@@ -403,23 +406,23 @@ def _roboflow(place: Path, what: str) -> _Layout | None:
 
 def _look_at(boxes: Boxes) -> None:
     """Note pictures whose size is not the json's; in a large set, of some evenly spread ones."""
-    looked = np.unique(np.linspace(0, len(boxes) - 1, min(len(boxes), LOOKED_AT)).round())
-    more = f" among {LOOKED_AT} looked at" if len(looked) < len(boxes) else ""
-    for i in looked.astype(int).tolist():
-        noted = int(boxes.sizes[i][0]), int(boxes.sizes[i][1])
+    indices = np.unique(np.linspace(0, len(boxes) - 1, min(len(boxes), LOOKED_AT)).round())
+    more = f" among {LOOKED_AT} looked at" if len(indices) < len(boxes) else ""
+    for i in indices.astype(int).tolist():
+        stated_size = int(boxes.sizes[i][0]), int(boxes.sizes[i][1])
         real = picture.size(boxes.root / boxes.names[i])
         further = ""
-        if real is None or noted == real.upright:
+        if real is None or stated_size == real.upright:
             continue
-        if noted == real.stored:
+        if stated_size == real.stored:
             kind = f"pictures whose boxes fit only as stored, not upright (left as stored){more}"
-        elif _factor(noted, real.upright) == (1.0, 1.0):
+        elif _factor(stated_size, real.upright) == (1.0, 1.0):
             kind = f"pictures of another shape than the json says (boxes as they stand){more}"
             further = _beyond(boxes, i, real.upright)
         else:
             kind = f"pictures of another size than the json says (boxes scaled){more}"
         where = "{} ({} x {} in the json, {} x {} upright{})"
-        line = where.format(boxes.names[i], *noted, *real.upright, further)
+        line = where.format(boxes.names[i], *stated_size, *real.upright, further)
         note(boxes.findings, kind, line)
 
 

@@ -24,7 +24,7 @@ def sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
     return plain[:, 2:] - plain[:, :2]
 
 
-def chosen(target: Target, those: Bool[Tensor, "n"]) -> Target:
+def select(target: Target, those: Bool[Tensor, "n"]) -> Target:
     """Of some objects alone."""
     return {key: tv_tensors.wrap(value[those], like=value) if isinstance(value, tv_tensors.TVTensor)
             else value[those] for key, value in target.items()}  # fmt: skip
@@ -48,7 +48,7 @@ def cut(
     whole, boxes = sides(target["boxes"]), sides(moved["boxes"])
     least = whole.mul(0.999).clamp(max=LEFT)
     there = (boxes >= least).all(1) & (boxes.prod(1) >= share * whole.prod(1))
-    return F.crop(image, top, left, *side), chosen(moved, there)
+    return F.crop(image, top, left, *side), select(moved, there)
 
 
 def moved_alike(target: Target, move: Any) -> Target:

@@ -17,7 +17,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from saccade.data.boxes.target import LEFT, Target, chosen, sides
+from saccade.data.boxes.target import LEFT, Target, select, sides
 
 LEAST_SHARE = 0.1  # of a box that must be left inside the image
 
@@ -58,11 +58,11 @@ class Warp:
         far = self.perspective
         centre = _matrix([1, 0, -W / 2], [0, 1, -H / 2], [0, 0, 1])
         aslant = _matrix([1, 0, 0], [0, 1, 0], [far * near_x / W, far * near_y / H, 1])
-        turned = _matrix([cos, -sin, 0], [sin, cos, 0], [0, 0, 1])
+        rotation = _matrix([cos, -sin, 0], [sin, cos, 0], [0, 0, 1])
         sheared = _matrix([1, kx, 0], [ky, 1, 0], [0, 0, 1])
         back = _matrix([1, 0, W * (0.5 + self.shift * dx)], [0, 1, H * (0.5 + self.shift * dy)],
                        [0, 0, 1])  # fmt: skip
-        return back @ sheared @ turned @ aslant @ centre
+        return back @ sheared @ rotation @ aslant @ centre
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         H, W = image.shape[-2:]
@@ -77,7 +77,7 @@ class Warp:
                 target["masks"], None, None, InterpolationMode.NEAREST, coefficients=numbers
             )
             target = {**target, "masks": masks}
-        return image, _moved(target, matrix, (H, W))
+        return image, _warped_target(target, matrix, (H, W))
 
     def __repr__(self) -> str:
         return (
@@ -90,7 +90,7 @@ def _matrix(*rows: list[float]) -> Float[Tensor, "3 3"]:
     return torch.tensor(rows, dtype=torch.float64)
 
 
-def _moved(target: Target, matrix: Float[Tensor, "3 3"], canvas: tuple[int, int]) -> Target:
+def _warped_target(target: Target, matrix: Float[Tensor, "3 3"], canvas: tuple[int, int]) -> Target:
     """Boxes where they are after the step, without those of which hardly anything is left."""
     before = target["boxes"]
     whole = around(before.as_subclass(Tensor), matrix)
@@ -104,7 +104,7 @@ def _moved(target: Target, matrix: Float[Tensor, "3 3"], canvas: tuple[int, int]
     least = sides(whole).to(before.dtype).minimum(old).mul(0.999).clamp(max=LEFT)
     visible = left.prod(1) >= LEAST_SHARE * sides(whole).prod(1)
     moved = {**target, "boxes": tv_tensors.wrap(inside, like=before)}
-    return chosen(moved, (left >= least).all(1) & visible)
+    return select(moved, (left >= least).all(1) & visible)
 
 
 def around(boxes: Float[Tensor, "n 4"], matrix: Float[Tensor, "3 3"]) -> Float[Tensor, "n 4"]:

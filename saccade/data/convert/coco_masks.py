@@ -42,8 +42,8 @@ def is_outlines(place: Path) -> bool:
 
 def _split(name: str) -> str:
     """train of train2017; "" of what is no split."""
-    named = re.fullmatch(r"([a-z]+)(\d*)", name.lower())
-    return SPLITS.get(named[1], "") if named else ""
+    match = re.fullmatch(r"([a-z]+)(\d*)", name.lower())
+    return SPLITS.get(match[1], "") if match else ""
 
 
 def _folders(place: Path, name: str) -> list[Path]:
@@ -184,8 +184,8 @@ def _categories(parts: Any, numbers: dict[int, int]) -> dict[int, int]:
 def read_outlines(place: Path) -> Regions:
     """Objects laid onto a background, which is class 0."""
     source = Regions({}, {})
-    paths = [p for p in files(place / "annotations", "instances_*.json") if _named(p)]
-    sets = [coco.read(path, place, _folders(place, _named(path)), outlines=True) for path in paths]
+    paths = [p for p in files(place / "annotations", "instances_*.json") if _stem(p)]
+    sets = [coco.read(path, place, _folders(place, _stem(path)), outlines=True) for path in paths]
     for which, (path, one) in enumerate(zip(paths, sets, strict=True)):
         _merge(source.findings, one.findings)
         if not one.outlines:
@@ -194,7 +194,7 @@ def read_outlines(place: Path) -> Regions:
         if source.classes and list(source.classes.values())[1:] != one.classes:
             raise ValueError(f"convert: {str(path)!r} has other categories than {str(paths[0])!r}")
         source.classes = dict(enumerate(["background", *one.classes]))
-        rows = source.splits.setdefault(_split(_named(path)), [])
+        rows = source.splits.setdefault(_split(_stem(path)), [])
         for i, name in enumerate(one.names):
             rows.append(Masked(place / name, path, Path(name).stem, which << 32 | i))
     if len(source.classes) > MOST:
@@ -215,7 +215,7 @@ def read_outlines(place: Path) -> Regions:
     return source
 
 
-def _named(path: Path) -> str:
+def _stem(path: Path) -> str:
     name = path.stem.removeprefix("instances_")
     return name if _split(name) else ""
 

@@ -44,9 +44,11 @@ class ColourTable:
         """Classes by number, and of how many pixels the table does not know the colour."""
         packed = _packed(rgb)
         values, places = np.unique(packed, return_inverse=True)
-        known = {_packed(np.array(colour)).item(): n for colour, n in self.numbers.items()}
-        table = np.array([known.get(int(value), IGNORED) for value in values], np.uint8)
-        strange = np.array([int(value) not in known for value in values])
+        number_of_colour = {
+            _packed(np.array(colour)).item(): n for colour, n in self.numbers.items()
+        }
+        table = np.array([number_of_colour.get(int(value), IGNORED) for value in values], np.uint8)
+        strange = np.array([int(value) not in number_of_colour for value in values])
         places = places.reshape(packed.shape)
         return table[places], int(strange[places].sum())
 

@@ -46,8 +46,8 @@ def yolo_folders(place: Path) -> dict[str, list[tuple[Path, Path]]]:
 
 def _split(name: str) -> str:
     """train2017 stays with its year; "" for a folder that is no split."""
-    named = re.fullmatch(r"([a-z]+)(\d*)", name.lower())
-    return SPLITS[named[1]] + named[2] if named and named[1] in SPLITS else ""
+    match = re.fullmatch(r"([a-z]+)(\d*)", name.lower())
+    return SPLITS[match[1]] + match[2] if match and match[1] in SPLITS else ""
 
 
 def advice(place: Path, deep: bool = False) -> str:

@@ -73,9 +73,9 @@ def read(place: Path, names: list[str] | None, table: Path | None) -> Regions:
     for split, photos, masks in pairs:
         source.splits.setdefault(split, []).extend(_matched(photos, masks, source, inside))
     table = table or colours.table_in(place, *(p for row in pairs for p in row[1:]))
-    listed = next((p for row in pairs if (p := row[1] / "_classes.csv").is_file()), None)
-    written = _roboflow(listed) if listed is not None and names is None else None
-    return _with_classes(place, source, names, table, written)
+    classes_file = next((p for row in pairs if (p := row[1] / "_classes.csv").is_file()), None)
+    class_names = _roboflow(classes_file) if classes_file is not None and names is None else None
+    return _with_classes(place, source, names, table, class_names)
 
 
 def read_voc(place: Path, names: list[str] | None, table: Path | None) -> Regions:
@@ -160,11 +160,11 @@ def _with_classes(
         own = dict(enumerate(colours.read(table).classes))
     if colourful and own is not None and len(own) == len(VOC_CLASSES):
         palette = colours.voc_palette(len(own))
-        known = colours.ColourTable(
+        colour_table = colours.ColourTable(
             list(own.values()),
             {c: i for i, c in enumerate(palette)} | {(224, 224, 192): IGNORED},
         )  # fmt: skip
-        return _in_colours(source, known)
+        return _in_colours(source, colour_table)
     if colourful:
         raise ValueError(
             f"convert: masks in {str(place)!r} are colours ({_colours_of(some)}), and no table "

@@ -50,7 +50,7 @@ class Regions:
 
 def ids(path: Path) -> Integer[np.ndarray, "H W"]:
     """The numbers in a grey or palette file."""
-    with picture.opened(path, str(path)) as file:
+    with picture.open_image(path, str(path)) as file:
         if len(file.getbands()) > 1 or file.mode == "F":
             raise picture.Unreadable(str(path), f"a mask of mode {file.mode}, not of ids")
         return np.asarray(file).astype(np.int64).clip(0, 2**16 - 1)
@@ -58,14 +58,14 @@ def ids(path: Path) -> Integer[np.ndarray, "H W"]:
 
 def colours(path: Path) -> UInt8[np.ndarray, "H W 3"]:
     """The colours of a file, a palette's own if it has one."""
-    with picture.opened(path, str(path)) as file:
+    with picture.open_image(path, str(path)) as file:
         return np.array(file.convert("RGB"))
 
 
 def mode(path: Path) -> str:
     """Pillow's word for what a mask's pixels are; "" if it cannot be read."""
     try:
-        with picture.opened(path, str(path)) as file:
+        with picture.open_image(path, str(path)) as file:
             return file.mode
     except picture.Unreadable:
         return ""

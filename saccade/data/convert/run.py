@@ -28,7 +28,7 @@ class Format:
     """A format that sets come in."""
 
     name: str
-    wanted: str
+    layout_words: str
     """Its layout, in a few words."""
     is_here: Callable[[Path], bool]
     read: Callable[[Path, Options], Source | Regions]
@@ -109,24 +109,24 @@ def convert(
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"convert: {str(out)!r} is there and not empty; give another folder")
     names = None if classes is None else _names(Path(classes))
-    chosen, others = _chosen(place, format)
-    one = FORMATS[chosen]
+    format_name, others = _choose_format(place, format)
+    one = FORMATS[format_name]
     annotations = one.read(place, Options(names, None if colours is None else Path(colours)))
     if isinstance(annotations, Source):
         splits: dict[str, Any] = to_coco.write(target, annotations, names, str(source), one.name)
-        written = annotations.classes if names is None else names
+        class_names = annotations.classes if names is None else names
     else:
         if not any(annotations.splits.values()):
             why = "; ".join(sentences_about(annotations.findings, one.name))
             raise ValueError(f"convert: no picture of {str(source)!r} has a mask; {why}")
         splits = dict(to_masks.write(target, annotations))
-        written = list(annotations.classes.values())
+        class_names = list(annotations.classes.values())
     notes = sentences_about(annotations.findings, one.name)
     notes += [f"it is also {FORMATS[name].name}: --format {name}" for name in others]
-    return Converted(one.name, splits, written, notes, annotations.findings)
+    return Converted(one.name, splits, class_names, notes, annotations.findings)
 
 
-def _chosen(place: Path, format: str | None) -> tuple[str, list[str]]:
+def _choose_format(place: Path, format: str | None) -> tuple[str, list[str]]:
     """The format of a folder, and others that it has too."""
     if format is not None:
         if format not in FORMATS:
@@ -134,7 +134,7 @@ def _chosen(place: Path, format: str | None) -> tuple[str, list[str]]:
         if not FORMATS[format].is_here(place):
             raise ValueError(
                 f"convert: {str(place)!r} is not laid out as {FORMATS[format].name}; "
-                f"wanted: {FORMATS[format].wanted}"
+                f"wanted: {FORMATS[format].layout_words}"
             )
         return format, []
     here = [name for name, one in FORMATS.items() if one.is_here(place)]
@@ -154,15 +154,15 @@ def _chosen(place: Path, format: str | None) -> tuple[str, list[str]]:
         raise ValueError(
             f"convert: {str(place)!r} can be read as {both}; say which: --format {strong[0]}"
         )
-    layouts = "; ".join(f"{one.wanted} ({one.name})" for one in FORMATS.values())
+    layouts = "; ".join(f"{one.layout_words} ({one.name})" for one in FORMATS.values())
     raise ValueError(f"convert: {str(place)!r} has no layout that is known; wanted: {layouts}")
 
 
 def _is_ready(place: Path) -> bool:
     """Images and masks with classes.json, or ADE20K as it is unpacked."""
-    written = (place / part / "classes.json" for part in (".", *pairs.FOLDERS))
+    class_files = (place / part / "classes.json" for part in (".", *pairs.FOLDERS))
     ade = all((place / part / "training").is_dir() for part in ("images", "annotations"))
-    return ade or ((place / "images").is_dir() and any(path.is_file() for path in written))
+    return ade or ((place / "images").is_dir() and any(path.is_file() for path in class_files))
 
 
 def masks_advice(place: Path) -> str:

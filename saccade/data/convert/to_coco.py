@@ -42,10 +42,10 @@ def write(
     if not any(row.boxes for rows in annotations.splits.values() for row in rows):
         why = "; ".join(sentences_about(annotations.findings, kind)) or "there are no pictures"
         raise ValueError(f"convert: no boxes could be read in {place!r}: {why}")
-    named = annotations.classes if names is None else names
-    numbers = _numbers(annotations, named)
+    class_names = annotations.classes if names is None else names
+    numbers = _numbers(annotations, class_names)
     return {
-        split: _write(out, split, rows, named, numbers)
+        split: _write(out, split, rows, class_names, numbers)
         for split, rows in annotations.splits.items()
         if rows
     }
@@ -70,10 +70,12 @@ def _write(
 ) -> Split:
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    used: set[str] = set()
+    used_names: set[str] = set()
     for row in rows:
-        name = row.name if row.name not in used else f"{len(images) + 1}_{Path(row.name).name}"
-        used.add(name)
+        name = (
+            row.name if row.name not in used_names else f"{len(images) + 1}_{Path(row.name).name}"
+        )
+        used_names.add(name)
         images.append(
             {"id": len(images) + 1, "file_name": name, "width": row.size[0],
              "height": row.size[1]}

@@ -35,7 +35,7 @@ def write(out: Path, source: Regions) -> dict[str, SplitOfMasks]:
         if not pairs:
             continue
         with ThreadPoolExecutor(4) as pool:
-            errors = pool.map(partial(_one, out, split, source), _named(pairs))
+            errors = pool.map(partial(_one, out, split, source), _with_unique_names(pairs))
             images = 0
             for pair, error in zip(pairs, errors, strict=True):
                 images += not error
@@ -53,12 +53,12 @@ def write(out: Path, source: Regions) -> dict[str, SplitOfMasks]:
     return counts
 
 
-def _named(pairs: list[Masked]) -> Iterator[tuple[Masked, str]]:
+def _with_unique_names(pairs: list[Masked]) -> Iterator[tuple[Masked, str]]:
     """Pairs with the name that each gets; a name that comes twice gets a number."""
-    used: set[str] = set()
+    used_names: set[str] = set()
     for n, pair in enumerate(pairs, 1):
-        name = pair.stem if pair.stem not in used else f"{n}_{Path(pair.stem).name}"
-        used.add(name)
+        name = pair.stem if pair.stem not in used_names else f"{n}_{Path(pair.stem).name}"
+        used_names.add(name)
         yield pair, name
 
 

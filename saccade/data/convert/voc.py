@@ -40,9 +40,9 @@ def read(place: Path, names: list[str] | None) -> Source:
                     source.note("pictures listed without an xml (left out)", f"{stem} of {name}")
                 elif (row := _read(whole, xmls[stem], source, inside)) is not None:
                     rows.append(row)
-        listed = {stem for stems in lists.values() for stem in stems}
+        listed_stems = {stem for stems in lists.values() for stem in stems}
         for stem in xmls if lists else ():
-            if stem not in listed:
+            if stem not in listed_stems:
                 source.note("xml files in no list of ImageSets/Main (left out)", xmls[stem].name)
     class_names = {box.name for rows in source.splits.values() for row in rows for box in row.boxes}
     source.classes = sorted(class_names)
@@ -116,9 +116,9 @@ def _box(n: int, node: ET.Element, path: Path, source: Source) -> Named | None:
         source.note("objects without a name (left out)", where)
         return None
     corners = [_number(node.findtext(f"bndbox/{corner}")) for corner in CORNERS]
-    gone = [corner for corner, value in zip(CORNERS, corners, strict=True) if value is None]
-    if gone:
-        source.note("objects without four corners (left out)", f"{where} ({', '.join(gone)})")
+    missing = [corner for corner, value in zip(CORNERS, corners, strict=True) if value is None]
+    if missing:
+        source.note("objects without four corners (left out)", f"{where} ({', '.join(missing)})")
         return None
     x0, y0, x1, y1 = (value for value in corners if value is not None)
     if x0 > x1 or y0 > y1:

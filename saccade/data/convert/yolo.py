@@ -27,8 +27,8 @@ TOLERANCE = 1e-3  # of a side, by which rounding may carry a number beyond 1
 
 def read(place: Path, names: list[str] | None) -> Source:
     """All pictures, in the order of their names."""
-    written, points = _written(place, names)
-    source, inside = Source({}, written), Inside(place)
+    class_names, points = _class_names(place, names)
+    source, inside = Source({}, class_names), Inside(place)
     for split, folders in yolo_folders(place).items():
         rows = source.splits.setdefault(split, [])
         for images, labels in folders:
@@ -43,15 +43,15 @@ def read(place: Path, names: list[str] | None) -> Source:
                 row = _read(images / path, path, labels, points, source)
                 if row is not None:
                     rows.append(row)
-            known = {path.with_suffix("") for path in paths}
+            stems = {path.with_suffix("") for path in paths}
             for label in sorted(labels.rglob("*.txt")):
                 own = label.relative_to(labels).with_suffix("")
-                if own not in known and label.name not in ("classes.txt", "train.txt", "val.txt"):
+                if own not in stems and label.name not in ("classes.txt", "train.txt", "val.txt"):
                     source.note("label files without their picture (left out)", label.name)
     return source
 
 
-def _written(place: Path, names: list[str] | None) -> tuple[list[str], int]:
+def _class_names(place: Path, names: list[str] | None) -> tuple[list[str], int]:
     """The names of the classes, and how many numbers of a skeleton follow each box.
 
     From data.yaml or another yaml with names, or the names from a text file, a name a line.

@@ -95,7 +95,7 @@ class Masks(Images):
     def ids(self, i: int) -> Integer[np.ndarray, "H W"]:
         """The mask as it is on disk."""
         name = str(self.root / self.masks[i])
-        with picture.opened(name, name) as file:
+        with picture.open_image(name, name) as file:
             if len(file.getbands()) > 1:
                 raise ValueError(f"a mask of mode {file.mode}; it takes one id a pixel")
             return np.asarray(file, np.int64).clip(0, IDS - 1)
@@ -114,8 +114,8 @@ class Masks(Images):
         strings = (self.images, self.masks)
         return [part for s in strings for part in (s.text, s.ends)] + [self.table]
 
-    def some(self, chosen: Sequence[int]) -> "Masks":
-        images, masks = ([s[i] for i in chosen] for s in (self.images, self.masks))
+    def some(self, indices: Sequence[int]) -> "Masks":
+        images, masks = ([s[i] for i in indices] for s in (self.images, self.masks))
         return Masks(self.root, images, masks, self.legend, self.table, self.classes)
 
 
@@ -195,14 +195,14 @@ def aligned(images: Masks, classes: list[str]) -> Masks:
 
 def _pairs(place: Path, split: str, legend: Legend, findings: dict[str, list[str]]) -> Masks | None:
     """Images of a split with their masks, by name; None if there is no such split."""
-    for called in SPLITS[split] if split else ("",):
-        images = place / "images" / called
-        masks = _masks(place) / called
-        if called and not images.is_dir():
+    for folder_name in SPLITS[split] if split else ("",):
+        images = place / "images" / folder_name
+        masks = _masks(place) / folder_name
+        if folder_name and not images.is_dir():
             continue
-        photos = _files(images, picture.ENDINGS, bool(called), findings)
-        mask_files = _files(masks, (".png",), bool(called), findings)
-        if not called and not photos:
+        photos = _files(images, picture.ENDINGS, bool(folder_name), findings)
+        mask_files = _files(masks, (".png",), bool(folder_name), findings)
+        if not folder_name and not photos:
             return None
         lone = [str(photos[key].relative_to(place)) for key in photos if key not in mask_files]
         blank = [str(mask_files[key].relative_to(place)) for key in mask_files if key not in photos]
@@ -233,8 +233,10 @@ def _masks(place: Path) -> Path:
     for name in FOLDERS:
         if next((place / name).rglob("*.png"), None) is not None:
             return place / name
-    wanted = ", ".join(FOLDERS)
-    raise ValueError(f"{str(place)!r} has no masks: no PNG in any folder of {wanted}; {KNOWN}")
+    folder_names = ", ".join(FOLDERS)
+    raise ValueError(
+        f"{str(place)!r} has no masks: no PNG in any folder of {folder_names}; {KNOWN}"
+    )
 
 
 def _held_out(images: Masks, share: float, seed: int) -> tuple[Masks, Masks]:
@@ -242,8 +244,8 @@ def _held_out(images: Masks, share: float, seed: int) -> tuple[Masks, Masks]:
         raise ValueError(
             "one image with a mask leaves none to validate; add images or a val folder"
         )
-    train, held = parted(len(images), share, seed)
-    return images.some(train), images.some(held)
+    train, val = parted(len(images), share, seed)
+    return images.some(train), images.some(val)
 
 
 def _missing_sentences(findings: dict[str, list[str]]) -> list[str]:
@@ -271,7 +273,7 @@ def _legend(place: Path) -> Legend:
         raise ValueError(f"{str(place)!r} has no folder 'images'; wanted: {KNOWN}")
     file = _written_in(place)
     if file is not None:
-        return _written(file)
+        return _legend_in(file)
     theirs = all((place / part / "training").is_dir() for part in ("images", "annotations"))
     if (place / "objectInfo150.txt").is_file() or theirs:
         return _ade20k(place / "objectInfo150.txt")
@@ -287,7 +289,7 @@ def _written_in(place: Path) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _written(file: Path) -> Legend:
+def _legend_in(file: Path) -> Legend:
     """classes.json, checked."""
     where = str(file)
     try:
@@ -297,7 +299,7 @@ def _written(file: Path) -> Legend:
             raise TypeError(f"classes is {classes!r:.40}")
         pairs = classes.items() if isinstance(classes, dict) else enumerate(classes)
         ignored = tuple(map(int, ignored if isinstance(ignored, list) else [ignored]))
-        known = {int(key): str(name) for key, name in pairs if int(key) not in ignored}
+        names = {int(key): str(name) for key, name in pairs if int(key) not in ignored}
     except (
         ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError,
     ) as error:  # fmt: skip
@@ -305,33 +307,33 @@ def _written(file: Path) -> Legend:
             f'{where!r}: wanted {{"classes": ["sky", "road"], "ignore_index": 255}}, '
             f"with names in the order of their ids or by id ({type(error).__name__}: {error})"
         ) from error
-    return _legend_of(where, known, ignored)
+    return _legend_of(where, names, ignored)
 
 
 def _ade20k(file: Path) -> Legend:
     """The 150 classes of ADE20K's challenge; their names are in a file that comes with it."""
-    known = {i: f"class {i}" for i in range(1, ADE20K + 1)}
+    names = {i: f"class {i}" for i in range(1, ADE20K + 1)}
     if file.is_file():
         lines = [line.split("\t") for line in folder.text(file).splitlines()[1:] if line.strip()]
         try:
-            known = {int(line[0]): line[-1].split(",")[0].strip() for line in lines}
+            names = {int(line[0]): line[-1].split(",")[0].strip() for line in lines}
         except ValueError as error:
             raise ValueError(f"{str(file)!r} is not ADE20K's list of classes ({error})") from error
-        known = _apart(known)
-    return _legend_of(str(file), known, (0,))
+        names = _apart(names)
+    return _legend_of(str(file), names, (0,))
 
 
-def _apart(known: dict[int, str]) -> dict[int, str]:
+def _apart(names: dict[int, str]) -> dict[int, str]:
     """ADE20K's class names made unique: a name that comes twice gets its id appended."""
     earlier: set[str] = set()
-    for i, name in known.items():
-        known[i] = f"{name} {i}" if name in earlier else name
+    for i, name in names.items():
+        names[i] = f"{name} {i}" if name in earlier else name
         earlier.add(name)
-    return known
+    return names
 
 
-def _legend_of(where: str, known: dict[int, str], ignored: tuple[int, ...]) -> Legend:
-    ids, names = sorted(known), [known[i] for i in sorted(known)]
+def _legend_of(where: str, classes: dict[int, str], ignored: tuple[int, ...]) -> Legend:
+    ids, names = sorted(classes), [classes[i] for i in sorted(classes)]
     if not 2 <= len(names) <= IGNORED:
         raise ValueError(f"{where!r}: from 2 to {IGNORED} classes, got {len(names)}")
     if len(set(names)) < len(names):
@@ -361,15 +363,15 @@ class MaskFault(NamedTuple):
 def _checked(masks: Masks, findings: dict[str, list[str]]) -> tuple[list[str], list[int]]:
     """Sentences about a set's masks, and the numbers of unusable ones; fills `findings`."""
     count = min(len(masks), CHECKED)
-    chosen = [i * len(masks) // count for i in range(count)]
+    indices = [i * len(masks) // count for i in range(count)]
     with ThreadPoolExecutor(4) as pool:
-        looks = list(pool.map(lambda i: _look(masks, i), chosen))
+        looks = list(pool.map(lambda i: _look(masks, i), indices))
     total = np.zeros(len(masks.legend.ids), np.int64) + sum(one.pixels for one in looks)
     masks.pixels = tuple(total.tolist())
     lists = {"unreadable mask": [], "another size": [], "unknown ids": []}
     ids: dict[int, int] = {}
-    unusable = [i for i, one in zip(chosen, looks, strict=True) if one.broken or one.misfit]
-    for i, one in zip(chosen, looks, strict=True):
+    unusable = [i for i, one in zip(indices, looks, strict=True) if one.broken or one.misfit]
+    for i, one in zip(indices, looks, strict=True):
         name = masks.images[i]
         if one.broken:
             lists["unreadable mask"].append(f"{name}: {one.broken}")
@@ -418,7 +420,7 @@ def _look(masks: Masks, i: int) -> MaskFault:
         misfit = f"mask {W} x {H}, image {w} x {h} pixels"
     counts = np.bincount(ids.ravel(), minlength=2**16)
     pixels = 0 if misfit else counts[masks.legend.ids]
-    meant = [i for i in masks.legend.ignored if 0 <= i < len(counts)]
-    counts[[*masks.legend.ids, *meant, 255]] = 0
+    ignored_ids = [i for i in masks.legend.ignored if 0 <= i < len(counts)]
+    counts[[*masks.legend.ids, *ignored_ids, 255]] = 0
     unknown = np.flatnonzero(counts)
     return MaskFault("", misfit, tuple((int(k), int(counts[k])) for k in unknown), pixels)

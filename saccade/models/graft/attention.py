@@ -21,11 +21,11 @@ from saccade.models.graft.site import (
     Options,
     Site,
     alike,
-    called,
+    describe,
+    foreign_modules,
     heads_of,
-    named,
     prefix_and_grid,
-    put,
+    set_module,
 )
 
 WINDOWED = (torchvision_swin.ShiftedWindowAttention,)  # V2's inherits from it
@@ -46,7 +46,7 @@ class WholeMapSwinBlock(SwinTransformerBlock):
 def sites(model: nn.Module, kind: str) -> Iterator[Site]:
     """The attention layers of a network, for "key-only" or "qna"."""
     prefix, grid = prefix_and_grid(model)
-    for path, module in named(model):
+    for path, module in foreign_modules(model):
         how: dict[str, Any] | None = None
         if isinstance(module, SwinTransformerBlock):
             attn = module.attn
@@ -61,7 +61,7 @@ def sites(model: nn.Module, kind: str) -> Iterator[Site]:
             how = {"dim": module.qkv.in_features, "heads": module.num_heads, "layout": "tokens"}
             how |= {"prefix": prefix, "size": grid}
             if module.proj.out_features != module.qkv.in_features:
-                yield Site(path, called(module), why="changes the width")
+                yield Site(path, describe(module), why="changes the width")
                 continue
         elif isinstance(module, timm.models.pvt_v2.Attention):
             how = {"dim": module.dim, "heads": module.num_heads, "layout": "tokens"}
@@ -73,7 +73,7 @@ def sites(model: nn.Module, kind: str) -> Iterator[Site]:
             how |= {"prefix": prefix, "size": grid}
         if how is not None:
             yield _site(
-                model, kind, path, module, how, lambda new, path=path: put(model, path, new)
+                model, kind, path, module, how, lambda new, path=path: set_module(model, path, new)
             )
 
 
@@ -82,7 +82,7 @@ def _site(
 ) -> Site:
     return Site(
         path,
-        called(old),
+        describe(old),
         make=lambda options: alike(_layer(kind, how, options, old), old),
         put=place,
     )

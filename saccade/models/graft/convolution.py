@@ -26,10 +26,10 @@ from saccade.models.graft.site import (
     Options,
     Site,
     alike,
-    called,
+    describe,
+    foreign_modules,
     heads_of,
-    named,
-    put,
+    set_module,
 )
 
 SIDE = 14  # pixels a side of the map on which old and new are compared
@@ -39,7 +39,7 @@ LEAST = 1e-4  # the share of a place that counts for nothing
 def sites(model: nn.Module, kind: str) -> Iterator[Site]:
     """The 3x3 convolutions of a network, for "sasa" or "qna"."""
     first = True
-    for path, module in named(model):
+    for path, module in foreign_modules(model):
         if not isinstance(module, nn.Conv2d):
             continue
         reads_image, first = first, False
@@ -47,13 +47,13 @@ def sites(model: nn.Module, kind: str) -> Iterator[Site]:
             continue
         why = _why(module, kind)
         if why:
-            yield Site(path, called(module), why=why)
+            yield Site(path, describe(module), why=why)
             continue
         yield Site(
             path,
-            called(module),
+            describe(module),
             make=lambda options, conv=module: alike(_layer(kind, conv, options), conv),
-            put=lambda new, path=path: put(model, path, new),
+            put=lambda new, path=path: set_module(model, path, new),
             begin=begin_sasa if kind == "sasa" else begin_qna,
             reads=(module.in_channels, SIDE, SIDE),
             only_named=reads_image,
@@ -137,7 +137,7 @@ def _nearest(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Shares p over places and values m with m p^T near the matrix, by turns."""
     _, _, v = torch.linalg.svd(matrix, full_matrices=False)
     starts = [torch.full((9,), 1 / 9, dtype=matrix.dtype), v[0].clamp(min=0), (-v[0]).clamp(min=0)]
-    best, lost = (starts[0], matrix.mean(1)), float("inf")
+    best, least_error = (starts[0], matrix.mean(1)), float("inf")
     for p in starts:
         if p.sum() == 0:
             continue
@@ -149,9 +149,9 @@ def _nearest(matrix: Tensor) -> tuple[Tensor, Tensor]:
         else:
             p = p / p.sum()
             m = matrix @ p / (p @ p)
-            left = float((matrix - m[:, None] * p).norm())
-            if left < lost:
-                best, lost = (p, m), left
+            error = float((matrix - m[:, None] * p).norm())
+            if error < least_error:
+                best, least_error = (p, m), error
     return best
 
 

@@ -18,7 +18,15 @@ from torchvision.models.swin_transformer import SwinTransformerBlock as Torchvis
 from torchvision.ops.misc import MLP
 
 from saccade.layers.position import RPCPE
-from saccade.models.graft.site import Options, Site, alike, named, parent, prefix_and_grid, put
+from saccade.models.graft.site import (
+    Options,
+    Site,
+    alike,
+    foreign_modules,
+    parent,
+    prefix_and_grid,
+    set_module,
+)
 
 
 class PositionThenActivation(nn.Module):
@@ -43,7 +51,7 @@ class MapSwinBlock(SwinTransformerBlock):
 def sites(model: nn.Module) -> Iterator[Site]:
     """The activations of feed-forwards, before which RP-CPE may stand."""
     prefix, grid = prefix_and_grid(model)
-    for path, module in named(model):
+    for path, module in foreign_modules(model):
         above = _above(model, path)
         how: dict[str, Any] = {}
         if isinstance(module, timm.models.pvt_v2.MlpWithDepthwiseConv):
@@ -90,7 +98,7 @@ def _site(
         return PositionThenActivation(position, act).train(old.training)
 
     def place(new: nn.Module) -> None:
-        put(model, path, new)
+        set_module(model, path, new)
         if swin is not None and type(swin) is SwinTransformerBlock:
             swin.__class__ = MapSwinBlock
 

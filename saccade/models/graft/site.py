@@ -32,7 +32,7 @@ class Site:
     """Left as it is unless `where` names it."""
 
 
-def called(module: nn.Module) -> str:
+def describe(module: nn.Module) -> str:
     """A module in a few words."""
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
         k, s, g = module.kernel_size, module.stride, module.groups
@@ -50,7 +50,7 @@ def parent(model: nn.Module, path: str) -> tuple[nn.Module, str]:
     return model.get_submodule(above), word
 
 
-def put(model: nn.Module, path: str, module: nn.Module) -> None:
+def set_module(model: nn.Module, path: str, module: nn.Module) -> None:
     """Let a module stand where another stood."""
     holder, word = parent(model, path)
     setattr(holder, word, module)
@@ -68,8 +68,8 @@ def alike(new: nn.Module, old: nn.Module) -> nn.Module:
 
 def heads_of(width: int, most: int = 0, side: int = 0, even: bool = False) -> int:
     """How many heads: at most `most`, or of about `side` channels; each of them of even width."""
-    wanted = most or max(width // side, 1)
-    for heads in range(min(wanted, width), 0, -1):
+    most_heads = most or max(width // side, 1)
+    for heads in range(min(most_heads, width), 0, -1):
         if width % heads == 0 and not (even and width // heads % 2):
             return heads
     return 1
@@ -140,7 +140,7 @@ def apart(new: nn.Module, old: nn.Module, shape: tuple[int, ...]) -> float:
     return float((have - want).norm() / want.norm().clamp(min=1e-12))
 
 
-def named(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def foreign_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The modules of a network, but those inside of our own layers."""
     ours: list[str] = []
     for path, module in model.named_modules():

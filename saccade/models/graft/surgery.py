@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from saccade.models.graft import attention, convolution, position, upsampling
-from saccade.models.graft.site import Site, apart, called, image_shape
+from saccade.models.graft.site import Site, apart, describe, image_shape
 from saccade.spelling import nearest
 
 OPTIONS: dict[str, dict[str, type]] = {
@@ -124,9 +124,9 @@ def graft(
         options["keep"] = True
     check(what, options)
     shape = image_shape(model) if image is None else _image(image)
-    chosen, skipped = _chosen(model, what, where, shape)
+    sites, skipped = _choose_sites(model, what, where, shape)
     if keep:
-        for site in chosen:
+        for site in sites:
             if site.begin is None:
                 raise ValueError(
                     f"graft: {what!r} cannot begin as {site.before} ({site.path}), which compares "
@@ -134,8 +134,8 @@ def graft(
                 )
     report = Report(what, skipped=skipped, image=shape)
     params, macs = _params(model), _macs(model, shape)
-    report.changes = _replace(model, chosen, options, keep)
-    _note(model, {"what": what, "where": [site.path for site in chosen], "options": options})
+    report.changes = _replace(model, sites, options, keep)
+    _note(model, {"what": what, "where": [site.path for site in sites], "options": options})
     after = _macs(model, shape)
     report.params = params, _params(model)
     report.macs = None if macs is None or after is None else (macs, after)
@@ -169,10 +169,10 @@ def _after(new: nn.Module) -> str:
     inner: Any = getattr(new, "position", new)
     inner = inner if isinstance(inner, nn.Module) else new
     words = [f"{k} {v}" for k in ("heads", "window") if (v := getattr(inner, k, None)) is not None]
-    return " ".join([called(inner), *words])
+    return " ".join([describe(inner), *words])
 
 
-def _chosen(
+def _choose_sites(
     model: nn.Module, what: str, where: str | Sequence[str] | None, image: tuple[int, int, int]
 ) -> tuple[list[Site], list[tuple[str, str]]]:
     """The places that are meant, and those that are left."""
@@ -184,23 +184,25 @@ def _chosen(
         isinstance(patterns, list | tuple) and all(isinstance(p, str) for p in patterns)
     ):
         raise ValueError(f"graft: where is a name or a list of names, got {where!r}")
-    chosen, skipped, used = [], [], set()
+    chosen, skipped, used_patterns = [], [], set()
     for place in places:
         names = [] if patterns is None else [p for p in patterns if _means(p, place.path)]
         if patterns is not None and not names:
             continue
-        used.update(names)
+        used_patterns.update(names)
         if place.make is None or (place.only_named and place.path not in (patterns or ())):
             skipped.append((place.path, place.why))
         else:
             chosen.append(place)
-    missed = [p for p in patterns or () if p not in used]
-    if missed or not chosen:
+    unmatched = [p for p in patterns or () if p not in used_patterns]
+    if unmatched or not chosen:
         there = [p.path for p in places if p.make is not None]
         hint = f"there are {', '.join(there[:6])}{', ...' if len(there) > 6 else ''}"
         if not there:
             hint = f"it takes {PLACES[what]}"
-        which = f" at {missed[0]!r}" if missed else "" if not skipped else f" ({skipped[0][1]})"
+        which = (
+            f" at {unmatched[0]!r}" if unmatched else "" if not skipped else f" ({skipped[0][1]})"
+        )
         raise ValueError(f"graft: {type(model).__name__} has no place for {what!r}{which}; {hint}")
     return chosen, skipped
 
@@ -258,14 +260,14 @@ def check(what: Any, options: Any) -> None:
         )
     if not isinstance(options, dict):
         raise ValueError(f"graft: options are words with values, got {type(options).__name__}")
-    known = OPTIONS[what]
+    options_of = OPTIONS[what]
     for name, value in options.items():
-        if name not in known:
+        if name not in options_of:
             raise ValueError(
                 f"graft: {what!r} has no option {str(name)[:LONGEST]!r}; "
-                f"it takes {', '.join(known)}"
+                f"it takes {', '.join(options_of)}"
             )
-        kind = known[name]
+        kind = options_of[name]
         if type(value) is not kind or (kind is int and not 0 < value <= LARGEST):
             raise ValueError(f"graft: {name} is {WORDS[kind]}, got {str(value)[:LONGEST]!r}")
 
@@ -287,8 +289,8 @@ def again(model: nn.Module, records: Any) -> nn.Module:
         if not names or not 0 < len(where) <= MOST:
             raise ValueError("graft: a file notes the places of a graft as a list of names")
         check(record["what"], record["options"])
-        chosen, _ = _chosen(model, record["what"], where, image_shape(model))
-        _replace(model, chosen, record["options"], keep=False)
+        sites, _ = _choose_sites(model, record["what"], where, image_shape(model))
+        _replace(model, sites, record["options"], keep=False)
         _note(model, record)
     return model
 

@@ -13,7 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from saccade.layers.qna import LearnedQueryUpsampling
-from saccade.models.graft.site import Options, Site, alike, called, heads_of, named, put, read
+from saccade.models.graft.site import (
+    Options,
+    Site,
+    alike,
+    describe,
+    foreign_modules,
+    heads_of,
+    read,
+    set_module,
+)
 
 LEAST = 1e-5  # the share of a place that counts for nothing
 MODES = ("nearest", "bilinear", "bicubic")
@@ -24,24 +33,24 @@ def sites(model: nn.Module, image: tuple[int, int, int]) -> Iterator[Site]:
     """Whatever raises the resolution by a whole factor."""
     unet: Any = getattr(sys.modules.get(UNET), "UnetDecoderBlock", None)
     without_channels = []
-    for path, module in named(model):
+    for path, module in foreign_modules(model):
         if isinstance(module, nn.Upsample) or (unet is not None and type(module) is unet):
             without_channels.append(path)
     shapes = read(model, without_channels, image) if without_channels else {}
-    for path, module in named(model):
+    for path, module in foreign_modules(model):
         if isinstance(module, nn.ConvTranspose2d):
             yield _transposed(model, path, module)
         elif path in shapes and isinstance(module, nn.Upsample):
             factor, mode = module.scale_factor, module.mode
             both = factor if isinstance(factor, tuple) else (factor, factor)
             if both[0] != both[1] or both[0] is None or both[0] % 1 or mode not in MODES:
-                yield Site(path, called(module), why=f"factor {factor}, mode {mode!r}")
+                yield Site(path, describe(module), why=f"factor {factor}, mode {mode!r}")
                 continue
             dim, aligned = shapes[path][1], bool(module.align_corners)
             start = "nearest" if mode == "nearest" else "bilinear"
             yield _interpolation(
                 model, path, module, dim, int(both[0]), start,
-                lambda new, path=path: put(model, path, new),
+                lambda new, path=path: set_module(model, path, new),
                 compared=mode in ("nearest", "bilinear") and not aligned,
             )  # fmt: skip
         elif path in shapes:
@@ -56,7 +65,8 @@ def sites(model: nn.Module, image: tuple[int, int, int]) -> Iterator[Site]:
 def _transposed(model: nn.Module, path: str, conv: nn.ConvTranspose2d) -> Site:
     (k, s, p), more = _sides(conv), conv.output_padding
     if k is None or s < 2 or k - 2 * p + more[0] - s or more[0] != more[1] or conv.groups > 1:
-        return Site(path, called(conv), why="does not raise both sides by a whole factor, densely")
+        why = "does not enlarge both sides by a whole factor, or is not dense"
+        return Site(path, describe(conv), why=why)
 
     def make(options: Options) -> nn.Module:
         own = {k: v for k, v in options.items() if k != "keep"}
@@ -70,7 +80,7 @@ def _transposed(model: nn.Module, path: str, conv: nn.ConvTranspose2d) -> Site:
         return alike(layer, conv)
 
     return Site(
-        path, called(conv), make=make, put=lambda new: put(model, path, new),
+        path, describe(conv), make=make, put=lambda new: set_module(model, path, new),
         begin=begin_transposed, reads=(conv.in_channels, 8, 8),
     )  # fmt: skip
 
@@ -98,7 +108,12 @@ def _interpolation(
         begin_interpolation(cast(Any, new), start)
 
     return Site(
-        path, called(old), make=make, put=place, begin=begin, reads=(dim, 8, 8) if compared else ()
+        path,
+        describe(old),
+        make=make,
+        put=place,
+        begin=begin,
+        reads=(dim, 8, 8) if compared else (),
     )
 
 

@@ -122,7 +122,7 @@ def _once(teacher: Teacher, settings: Distill, preparation: Preparation) -> Tens
 def make_teacher(settings: Distill, preparation: Preparation) -> Teacher:
     """The recipe's teacher with a head for the set's classes, which is fitted at most once."""
     classes, device = preparation.classes, preparation.device
-    net: Any = known(settings.teacher)
+    net: Any = trained_network(settings.teacher)
     student = timm_config(preparation.net)
     if settings.classes:
         rows = torch.tensor(_rows(settings.classes, classes))
@@ -177,7 +177,7 @@ def _width(teacher: Teacher, settings: Distill, side: int) -> int:
         ) from error
 
 
-def known(name: str) -> nn.Module:
+def trained_network(name: str) -> nn.Module:
     """A trained network: by pip, saved before, or one that timm can fetch."""
     if name in BY_PIP:
         return _by_pip(name)
@@ -266,12 +266,12 @@ def _fit(teacher: Teacher, preparation: Preparation) -> float:
 
 def best_decay(x: Tensor, y: Tensor, classes: int) -> tuple[float, float]:
     """The weight decay with the highest likelihood of held-out images, and the accuracy on them."""
-    fitted, held = parted(len(y), HELD, seed=0)
+    fitted, val = parted(len(y), HELD, seed=0)
     trials = []
     for decay in DECAYS:
         W, b = linear(x[fitted], y[fitted], classes, decay)
-        logits = F.linear(x[held], W, b)
-        accuracy = (logits.argmax(1) == y[held]).float().mean()
-        trials.append((float(F.cross_entropy(logits, y[held])), decay, float(accuracy)))
+        logits = F.linear(x[val], W, b)
+        accuracy = (logits.argmax(1) == y[val]).float().mean()
+        trials.append((float(F.cross_entropy(logits, y[val])), decay, float(accuracy)))
     _, decay, accuracy = min(trials)
     return decay, accuracy

@@ -58,10 +58,10 @@ def example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: An
     missed, wrong = pairs.faults(truth.labels, guess.labels)
     missed &= ~target["crowd"]
     sure = guess.scores >= mistakes.SURE
-    chosen = SimpleNamespace(**{key: value[sure] for key, value in vars(guess).items()})
+    sure_boxes = SimpleNamespace(**{key: value[sure] for key, value in vars(guess).items()})
     factor = max(1, LEGIBLE // min(photo.size))
     photo = photo.resize((factor * photo.width, factor * photo.height))
-    for side in (truth, chosen):
+    for side in (truth, sure_boxes):
         side.boxes = factor * side.boxes
         if hasattr(side, "masks"):
             side.masks = side.masks.repeat_interleave(factor, 1).repeat_interleave(factor, 2)
@@ -69,7 +69,7 @@ def example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: An
     signs = [mistakes.WRONG if one else "" for one in wrong[sure].tolist()]
     return beside(
         draw_boxes(photo, truth, task.classes, words),
-        draw_boxes(photo, chosen, task.classes, signs),
+        draw_boxes(photo, sure_boxes, task.classes, signs),
     )
 
 

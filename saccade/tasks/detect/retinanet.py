@@ -86,10 +86,10 @@ class RetinaNetTask(Detect):
             count = positive.sum().clamp(min=1)
             mine = match[positive]
 
-            wanted = torch.zeros_like(guess)
-            wanted[positive, labels[mine]] = 1.0
+            one_hot = torch.zeros_like(guess)
+            one_hot[positive, labels[mine]] = 1.0
             counts = (match != Matcher.BETWEEN_THRESHOLDS)[:, None]
-            focal = sigmoid_focal_loss(guess, wanted, self.alpha, self.gamma)
+            focal = sigmoid_focal_loss(guess, one_hot, self.alpha, self.gamma)
             classes = classes + (focal * counts).sum() / count
 
             goal = self.coder.encode_single(truth[mine], anchors[positive])
@@ -136,14 +136,14 @@ class RetinaNetTask(Detect):
         on = within(anchors, size)
         if not on.all():
             logits = logits.masked_fill(~on[:, None], -math.inf)
-        chosen, start = [], 0
+        parts, start = [], 0
         for count in output["counts"].tolist():
             flat = logits[start : start + count].flatten()
             over = (flat > least).nonzero()[:, 0]
             best = flat[over].topk(min(CANDIDATES, len(over))).indices
-            chosen.append(over[best] + start * classes)
+            parts.append(over[best] + start * classes)
             start += count
-        place = torch.cat(chosen)
+        place = torch.cat(parts)
         which, labels = place // classes, place % classes
         scores = logits.flatten()[place].sigmoid()
         boxes = self.coder.decode_single(offsets[which], anchors[which])

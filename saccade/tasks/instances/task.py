@@ -75,7 +75,7 @@ class InstancesTask(Detect):
             for (boxes, labels), mask in zip(targets(target, device), masks, strict=True)
         ]
         net: Any = self.net
-        features = net.named(maps)
+        features = net.maps_by_name(maps)
         proposals, first = net.proposals(images, features, truth)
         _, second = net.heads(features, proposals, images.image_sizes, truth)
         return {TERMS[name]: value for name, value in {**first, **second}.items()}
@@ -92,7 +92,7 @@ class InstancesTask(Detect):
         originals = own if sizes is None else [(int(H), int(W)) for H, W in sizes]
         net: Any = self.net
         net.heads.score_thresh = self.score if score is None else score
-        features = net.named(maps)
+        features = net.maps_by_name(maps)
         proposals, _ = net.proposals(images, features)
         answers, _ = net.heads(features, proposals, own)
         return [

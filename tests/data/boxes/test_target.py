@@ -1,7 +1,7 @@
 import torch
 from torchvision import tv_tensors
 
-from saccade.data.boxes.target import chosen, cut, joined
+from saccade.data.boxes.target import cut, joined, select
 from tests.data.boxes.test_together import agree, painted
 
 
@@ -25,7 +25,7 @@ def test_a_rest_is_no_object():
 def test_kinds_stay():
     (_, one), (_, two) = painted(50), painted(60)
     both = joined([one, two], (40, 52))
-    some = chosen(both, torch.tensor([False, True]))
+    some = select(both, torch.tensor([False, True]))
     assert some["labels"].tolist() == [60]
     assert isinstance(some["boxes"], tv_tensors.BoundingBoxes)
     assert isinstance(some["masks"], tv_tensors.Mask)

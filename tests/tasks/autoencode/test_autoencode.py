@@ -36,7 +36,7 @@ def test_it_learns_and_the_model_comes_back(run):
     losses = [line["loss"]["l1"] for line in run.lines("steps.jsonl")]
     assert sum(losses[-4:]) < 0.6 * sum(losses[:4])
     assert list(lines[-1]["val"]) == ["psnr", "ssim", "l1", "images"]
-    ready = session.opened(run.folder)
+    ready = session.open_model(run.folder)
     assert isinstance(ready.task, AutoEncodeTask)
     assert ready.classes == []
     assert session.evaluate(run.folder).compute()["psnr"] == pytest.approx(best)

@@ -160,7 +160,7 @@ def test_the_teacher_that_comes_by_pip_knows_what_it_sees(shared):
     from saccade.data.picture import read, to_input
 
     try:
-        net = teacher.known("efficientnet_lite0").eval()
+        net = teacher.trained_network("efficientnet_lite0").eval()
     except ImportError as error:
         pytest.skip(str(error))
     photos = shared / "data" / "photos"

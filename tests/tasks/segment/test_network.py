@@ -36,7 +36,7 @@ def test_a_run(name, tmp_path):
     )  # fmt: skip
     out = tmp_path / "run"
     session.train(recipe, str(scenes(tmp_path / "set")), str(out))
-    loaded = session.opened(str(out), torch.device("cpu"), "segment")
+    loaded = session.open_model(str(out), torch.device("cpu"), "segment")
     with torch.no_grad():
         output = loaded.task(torch.randn(1, 3, 64, 80))
     assert output["logits"].shape == (1, 3, 16, 20)

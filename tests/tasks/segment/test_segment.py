@@ -43,7 +43,7 @@ def test_it_learns_and_the_model_comes_back(run, data):
     assert max(line["val"]["miou"] for line in lines) > 45  # one class everywhere: below 20
     losses = [sum(line["loss"].values()) for line in run.lines("steps.jsonl")]
     assert sum(losses[-4:]) < 0.7 * sum(losses[:4])
-    ready = session.opened(run.folder)
+    ready = session.open_model(run.folder)
     assert ready.definition.name == "segment"
     assert isinstance(ready.task, SegmentTask)
     assert ready.classes == NAMES
@@ -79,9 +79,9 @@ def test_masks_that_do_not_fit_are_told_and_left_out(data, tmp_path):
     Image.new("L", (9, 7)).save(bad / "masks" / "val" / "1.png")
     recipe = change(SEGMENT, schedule__epochs=1, data__bad=0.3)
     done = fit(recipe, bad, tmp_path / "run")
-    assert set(done.known("findings.json")) == {"another size"}
-    assert len(done.known("findings.json")["another size"]) == 2
-    assert done.known("bad.json") == {}
+    assert set(done.read_json("findings.json")) == {"another size"}
+    assert len(done.read_json("findings.json")["another size"]) == 2
+    assert done.read_json("bad.json") == {}
     assert done.lines()[-1]["val"]["images"] == 3
 
 

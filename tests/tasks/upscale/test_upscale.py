@@ -57,7 +57,7 @@ def test_a_trained_network_starts_one_of_another_factor(trained, tmp_path):
     recipe = change(SMALL, task__factor=4, model__start=str(run.folder), schedule__epochs=1)
     recipe = change(recipe, loop__evaluate_every=1)
     other = fit(recipe, data, tmp_path / "four")
-    assert session.opened(other.folder, torch.device("cpu"), "upscale").task.net.factor == 4
+    assert session.open_model(other.folder, torch.device("cpu"), "upscale").task.net.factor == 4
     wrong = change(recipe, task__body="qna")
     with pytest.raises(ValueError, match=r"model\.start: .* is another model"):
         fit(wrong, data, tmp_path / "wrong")
