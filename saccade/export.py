@@ -327,7 +327,7 @@ def _onnx_runner(path: Path, threads: int | None) -> Run:
 def _unopened(path: Path, error: Exception) -> ValueError:
     why = str(error).partition("\n")[0][:200]
     return ValueError(
-        f"export: {str(path)!r} is torn or was not written by saccade ({why}); export it again"
+        f"export: {str(path)!r} is damaged or was not written by saccade ({why}); export it again"
     )
 
 

@@ -3,7 +3,8 @@
     with replacing(path) as file:      an older file stays until the new one is on the disk
         file.write(content)
 
-A full disk is told with its name and how to go on. Nothing is ever written through a symbolic link.
+The error about a full disk names the disk and the way to go on. Nothing is ever written through a
+symbolic link.
 """
 
 import contextlib
@@ -107,10 +108,10 @@ def inside(path: Path, folder: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(path: str | Path, cure: str = MAKE_ROOM) -> Generator[None]:
-    """Around others' functions that write a file: where there is no room, say so as here.
+    """For functions of other packages that write a file: turn a full disk into the error used here.
 
     Args:
-        path: what they write; some raise errors of their own, which say nothing of it
+        path: the file that they write; some raise errors that do not name it
         cure: what to do where it cannot be written
     """
     path = Path(path)

@@ -1,4 +1,4 @@
-"""What comes from outside of saccade: words that were registered, and the modules that did it.
+"""Models, layers and tasks registered from outside of saccade, and the modules that register them.
 
 A model's file and a run's recipe name the modules that they need. They are never imported because a
 file says so: a file may come from a stranger, and to import a module is to run it. Whoever wants
@@ -33,7 +33,7 @@ def remember(word: str, module: str) -> None:
 
 
 def needed(words: Iterable[Any]) -> dict[str, str]:
-    """Those words that came from outside, with their modules."""
+    """The words among these that were registered from outside, with their modules."""
     return {word: MODULES[word] for word in words if isinstance(word, str) and word in MODULES}
 
 
@@ -49,7 +49,8 @@ def words_in(value: Any) -> list[str]:
 
 
 def check(imports: Any, where: str) -> None:
-    """Refuse what needs a module that nobody imported, saying which, and how to.
+    """Refuse a file that needs a module that was not imported; the error says which, and how to
+    import it.
 
     Args:
         imports: words and their modules, as a file has them
@@ -60,7 +61,7 @@ def check(imports: Any, where: str) -> None:
     if not isinstance(imports, Mapping) or not all(
         isinstance(one, str) and len(one) < 200 and NAME.fullmatch(one) for one in imports.values()
     ):
-        raise ValueError(f"{where}: its list of modules is none that saccade wrote; save it again")
+        raise ValueError(f"{where}: its list of modules is not as saccade writes it; save it again")
     missing = sorted({module for word, module in imports.items() if word not in MODULES})
     if missing:
         options = " ".join(f"--import {module}" for module in missing)

@@ -150,8 +150,8 @@ def test_old_checkpoints_of_a_run_still_load(tmp_path, data):
 @pytest.mark.parametrize(
     ("notes", "said"),
     [
-        ({"classes": ["a"]}, "tells 3 classes apart and its notes name 1"),
-        ({"classes": ["\x1b[2J", "b", "c"]}, "characters that steer a terminal"),
+        ({"classes": ["a"]}, "has 3 classes and its notes name 1"),
+        ({"classes": ["\x1b[2J", "b", "c"]}, "control characters"),
         ({"test": {"size": 100_000}}, "test.size: 1 to 8192"),
         ({"test": {"size": 32, "crop": 1e-9}}, "test.crop: 0.1 to 1"),
     ],

@@ -220,7 +220,7 @@ def test_a_strangers_torch_program_is_not_opened(tmp_path):
         with pytest.raises(ValueError, match=r"may run any code.*open it with torch.*load"):
             export.runner(path)
     assert not marker.exists()
-    with pytest.raises(ValueError, match="torn or was not written"):
+    with pytest.raises(ValueError, match="damaged or was not written"):
         export.runner(evil, trusted=True)
     assert marker.exists(), "it would have run code"
 
@@ -239,7 +239,7 @@ def test_a_program_that_is_exchanged_after_it_was_compared_is_not_opened(tmp_pat
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path):
-    for name, words in (("net.pt", "is no file of ours"), ("net.onnx", "is torn or was not")):
+    for name, words in (("net.pt", "is no file of ours"), ("net.onnx", "is damaged or was not")):
         (tmp_path / name).write_bytes(evil_archive(tmp_path / "marker"))
         with pytest.raises(ValueError, match=words):
             export.runner(tmp_path / name)

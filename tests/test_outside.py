@@ -18,5 +18,5 @@ def test_what_is_there_passes_and_the_rest_is_named(monkeypatch):
     with pytest.raises(outside.NotImportedError, match="--import other --import yours"):
         outside.check({"a": "yours", "b": "other"}, "x")
     for wrong in ("mine", {"a": 3}, {"a": "x; y"}, {"a": "\x1b[2J"}, {"a": "m" * 300}):
-        with pytest.raises(ValueError, match="none that saccade wrote"):
+        with pytest.raises(ValueError, match="not as saccade writes it"):
             outside.check(wrong, "x")

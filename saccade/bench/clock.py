@@ -73,7 +73,8 @@ def sample(
     prepare: Callable[[str, Call], None] = lambda _, call: call(),
     watch: Watch = lambda *_: None,
 ) -> None:
-    """Fill `into` round by round, at least two; what it holds when interrupted is good to use.
+    """Fill `into` round by round, at least two; after an interrupt, its complete rounds can be
+    used.
 
     `prepare` comes once before a call's first turn: a warm-up, if nothing is said.
     """

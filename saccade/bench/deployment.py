@@ -129,7 +129,7 @@ def deploy(
             for i, ((name, way), worker) in enumerate([*workers.items()]):
                 watch(f"{name}, {way.name}", (round + i / len(workers)) / rounds)
                 answer = _ask(worker, 3)
-                if "wrong" in answer:  # such as one that the system ended because memory ran out
+                if "wrong" in answer:  # such as a process killed because memory ran out
                     workers.pop((name, way)).kill()
                     samples.pop((name, way))
                     result.left_out[f"{name}, {way.name}"] = answer["wrong"]
@@ -177,7 +177,7 @@ def _write(name: str, place: Path, size: int, batch: int) -> dict[str, str]:
             continue
         try:
             step()
-        except Exception as error:  # whatever an exporter stumbles over
+        except Exception as error:  # exporters raise errors of many kinds
             wrong[file] = f"it is not written: {str(error).strip().partition(chr(10))[0][:200]}"
     return wrong
 

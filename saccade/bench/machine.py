@@ -1,4 +1,4 @@
-"""What this machine could do at best, and what a figure measured on it must be read with."""
+"""The limits of this machine, and the versions and settings that a measurement depends on."""
 
 import platform
 from collections.abc import Mapping

@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a call cannot do without: operations, and bytes to read and to write."""
+    """The least work of a call: operations, and bytes to read and to write."""
 
     flops: int
     bytes: int
@@ -101,7 +101,7 @@ def compiled_quietly(f: Callable[..., Tensor], **options: Any) -> Callable[..., 
 
 
 def tensors_with_gradients(f: Callable, inputs: Inputs) -> list[Tensor]:
-    """The inputs and parameters that ask for a gradient."""
+    """The inputs and parameters with `requires_grad`."""
     own = list(f.parameters()) if isinstance(f, nn.Module) else []
     return [t for t in (*inputs, *own) if t is not None and t.requires_grad]
 

@@ -30,5 +30,5 @@ def everywhere(
 
 
 def random_tensor(*shape: int, train: bool, dtype: torch.dtype, device: str) -> Tensor:
-    """Random numbers that ask for a gradient in training."""
+    """Random numbers, with `requires_grad` in training."""
     return torch.randn(shape, dtype=dtype, device=device, requires_grad=train)

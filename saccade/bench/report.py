@@ -42,7 +42,7 @@ def table(run: Comparison) -> Table:
 
 
 def notes(run: Comparison) -> list[str]:
-    """What the table is to be read with, a line each."""
+    """Remarks below the table, a line each."""
     clock = "CPU time of one thread" if run.by == "cpu" else "wall time"
     lines = [f"x: best {clock}, and peak memory, over those of {run.against}; all ran in turns"]
     if run.limits is not None:

@@ -33,7 +33,7 @@ class Row:
 
     @property
     def of_limit(self) -> tuple[float, str]:
-        """How near it comes to what the machine could do, and which of the limits is meant."""
+        """The share of the machine's limit that it reaches, and which limit that is."""
         return max((self.of_compute, "compute"), (self.of_memory, "memory"))
 
 
@@ -71,13 +71,13 @@ def compare(
     against = against or next((n for n in peers if n not in left_out), next(iter(peers)))
     if against not in peers:
         raise ValueError(
-            f"bench: {against!r} is not among what is measured, so nothing can be held against it; "
-            f"did you mean {nearest(against, peers)!r}?"
+            f"bench: {against!r} is not among what is measured, so nothing can be compared "
+            f"with it; did you mean {nearest(against, peers)!r}?"
         )
     if against in left_out:
         raise ValueError(f"bench: {against} cannot run here: {left_out[against]}")
     names = [against, *(n for n in peers if n != against and n not in left_out)]
-    calls = limit_calls(dtype, device)  # these first, so that every row can be held to them
+    calls = limit_calls(dtype, device)  # these first, so that every row can be compared with them
     calls |= {name: peers[name].call(train, compiled) for name in names}
     peaks: dict[str, int] = {}
     works: dict[str, Work] = {}

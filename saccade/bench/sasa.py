@@ -29,7 +29,7 @@ from saccade.layers.sasa import StandAloneAttention
 from saccade.ops import sasa as ops
 from saccade.ops.native import build
 
-OUT = -1e30  # the logit of what is not to be seen; finite, so that seeing nothing is no NaN
+OUT = -1e30  # the logit of a masked key; finite, so that a row of masked keys alone gives no NaN
 SIDE = 8  # of a block of queries
 
 
@@ -227,7 +227,7 @@ def _compiled_flex(H: int, W: int, key_H: int, key_W: int, window: int, device: 
 
     above, left = (window // 2 - (outer - inner) // 2 for outer, inner in ((key_H, H), (key_W, W)))
 
-    @no_type_check  # what is compiled is looked into; a checking wrapper would be in the way
+    @no_type_check  # torch.compile would trace into a wrapper that checks shapes
     def offsets(n: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         return m // key_W - n // W + above, m % key_W - n % W + left
 

@@ -1,7 +1,7 @@
 """Where the command line prints: results to stdout, everything else to stderr.
 
-Text is printed as it is. Nothing in it is markup, so that `pip install 'saccade[viz]'` comes out
-whole; what should be bold or coloured says so by `style` or as a rich `Text`.
+Text is printed as it is. Brackets are not markup, so `pip install 'saccade[viz]'` is printed whole;
+bold and coloured text is made by `style` or a rich `Text`.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 STYLE = re.compile(r"(\x1b\[[0-9;]*m)")
-WIDE = 100_000  # columns where nobody looks: a pipe or a file, whose lines are never cut
+WIDE = 100_000  # columns of a pipe or a file, whose lines are never cut
 
 
 def console(stderr: bool = False) -> Any:
@@ -50,7 +50,7 @@ def show(table: Any) -> None:
     with out.capture() as capture:
         out.print(table, width=max(out.width, least), soft_wrap=False, crop=False)
     for line in capture.get().splitlines():
-        parts = STYLE.split(line)  # styles are ours; a name that holds one only is coloured
+        parts = STYLE.split(line)  # a name that holds an escape code can only be coloured
         print("".join(part if STYLE.fullmatch(part) else _plain(part) for part in parts).rstrip())
 
 

@@ -330,7 +330,7 @@ def _reported(one: Any) -> tuple[dict[str, Any], list[Any], list[str]]:
         paths = reports.write(one)
     except (KeyError, TypeError, AttributeError, IndexError, OverflowError) as error:
         raise ValueError(
-            f"report: {str(one.run.folder)!r} holds a table that saccade did not write so "
+            f"report: {str(one.run.folder)!r} holds a table that saccade did not write "
             f"({type(error).__name__}); remove its tables.json, and try again"
         ) from error
     heads = ("epoch", *map(label_of, one.figures), "minutes")

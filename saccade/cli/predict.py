@@ -28,7 +28,8 @@ def predict(
     Args:
         files: pictures, folders of pictures, patterns in quotes, or - for a list on stdin
         model: a run's folder, a saved model, or the name of one that comes with saccade;
-            the newest of runs/ if left out, or else linglo_nano, which knows cats and dogs
+            the newest of runs/ if left out, or else linglo_cifar.cifar10, which knows CIFAR-10's
+            classes
         top: how many classes of each
         batch: pictures that go through the model together
         json: print a JSON line a picture

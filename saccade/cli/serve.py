@@ -29,8 +29,8 @@ def serve(
         saccade serve runs/quick linglo_nano
 
     Args:
-        models: runs, saved models or names, to compare; the newest run if left out, or else the
-            small ones that come with saccade and know cats and dogs
+        models: runs, saved models or names, to compare; the newest run if left out, or else
+            linglo_nano, qna_nano and sasa_nano, which know breeds of cats and dogs
         model: the same, as an option
         host: where it listens; with the usual address, this machine alone can reach it
         port: where it listens; 0 takes any that is free

@@ -1,4 +1,4 @@
-"""Pictures that cannot be read: each is noted and passed over, and the exit code tells a script."""
+"""Pictures that cannot be read: each is reported and skipped, and the exit code is then 1."""
 
 from collections.abc import Iterable, Iterator
 from typing import TypeVar

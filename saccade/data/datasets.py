@@ -336,7 +336,7 @@ def fewer(splits: Splits, share: float) -> Splits:
 
 
 def parted(count: int, share: float, seed: int) -> tuple[list[int], list[int]]:
-    """Positions of `count` images without classes: those to train on, and those held out."""
+    """Split `count` images without classes: positions to train on, and positions held out."""
     if not 0 < share < 1:
         raise ValueError(f"data.holdout: a share between 0 and 1, got {share}; try 0.1")
     order = np.random.default_rng((seed, 0)).permutation(count)

@@ -1,7 +1,7 @@
 """Read one picture from disk or memory: upright, in RGB, and as a model's input.
 
-Every picture is opened by `opened`. It allows only the decoders in FORMATS, chosen by the file's
-content and not by its name: Pillow has many more, and some of them start other programs.
+Every picture is opened by `open_image`. It allows only the decoders in FORMATS, chosen by the
+file's content and not by its name: Pillow has many more, and some of them start other programs.
 """
 
 import functools
@@ -36,7 +36,7 @@ class Unreadable(ValueError):  # noqa: N818 (a finding about a picture)
     """A picture that cannot be used, and why: broken, cut short, empty, or far too large."""
 
     def __init__(self, name: str, reason: str):
-        super().__init__(name, reason)  # both, so that it survives the way out of a worker
+        super().__init__(name, reason)  # both, so that a worker can send it as a pickle
         self.name, self.reason = name, reason
 
     def __str__(self) -> str:

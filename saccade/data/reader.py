@@ -172,7 +172,7 @@ class Reader:
     def _companions(self, epoch: int, position: int, bad: dict[str, str]) -> list[tuple[Any, Any]]:
         """Further images that the transform puts together with one; their number is drawn first.
 
-        Of one that cannot be read another takes the place, as of any.
+        One that cannot be read is replaced by another, as everywhere.
         """
         name: Any = getattr(self.transform, "companions", None)
         places = name(len(self.images), epoch) if name else []

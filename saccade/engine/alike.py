@@ -1,8 +1,8 @@
-"""Whether plain values and tensors of a checkpoint can stand where a run has its own.
+"""Check that the plain values and tensors of a checkpoint fit the run that loads them.
 
-A checksum says that a file is as it was written, not who wrote it. What is loaded into an optimiser
-or a schedule is compared with theirs first: torch and timm set what they are given, and a step with
-sums of another shape reads memory that is none of theirs.
+A checksum says that a file is unchanged, not who wrote it. So what is loaded into an optimiser or a
+schedule is first compared with what it holds now: torch and timm accept any state, and a step with
+sums of another shape would read memory outside of them.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ LARGEST = 1 << 63  # whole numbers
 
 
 def check_alike(own: Any, read: Any, path: str) -> None:
-    """Refuse values of other kinds, and tensors of other shapes or kinds, than a run's own.
+    """Refuse values of another type, and tensors of another shape or dtype, than the run has.
 
     Args:
         own: what the run has: numbers, texts, tensors, and dicts, lists and tuples of them
-        read: what a checkpoint has in its place; keys that only one of them has are passed over
+        read: what a checkpoint has in its place; keys that only one of the two has are ignored
         path: what it is, for the sentence
     """
     if isinstance(own, Tensor):

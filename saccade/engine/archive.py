@@ -4,8 +4,8 @@
 
 `state` is the tree: what JSON holds is itself, a tensor is {"tensor": name}, a tuple {"tuple":
 [...]}, a dict {"dict": {...}} or, where keys are no text, {"pairs": [[key, value], ...]}. The
-checksum is that of the whole file with zeros in its place: a file is whole or refused, whatever
-else is known about it. Reading one runs nothing but a JSON parser and safetensors' own.
+checksum is that of the whole file with zeros in its place, so any change of the file is noticed and
+refused. Reading one runs only a JSON parser and safetensors' own reader.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ SUFFIX = ".safetensors"
 HEAD = b'{"__metadata__":{"sha256":"'
 ZEROS = b"0" * 64
 LONGEST = 100_000_000  # bytes of a header; safetensors takes no more
-DEEPEST = 100  # dicts and lists inside each other
+DEEPEST = 100  # levels of nested dicts and lists
 DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -112,12 +112,12 @@ def digest(path: Path) -> str:
         head = file.read(8 + len(HEAD))
         recorded = file.read(64)
         if head[8:] != HEAD or len(recorded) != 64:
-            raise DamagedFileError("is torn (its beginning is not what saccade writes)")
+            raise DamagedFileError("is damaged (its beginning is not what saccade writes)")
         actual = hashlib.sha256(head + ZEROS)
         while chunk := file.read(1 << 20):
             actual.update(chunk)
     if actual.hexdigest().encode() != recorded:
-        raise DamagedFileError("is torn (its checksum differs)")
+        raise DamagedFileError("is damaged (its checksum differs)")
     return actual.hexdigest()
 
 
@@ -126,13 +126,13 @@ def about(path: Path) -> dict[str, Any]:
     with _opened(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= LONGEST:
-            raise DamagedFileError("is torn (its header has no length)")
+            raise DamagedFileError("is damaged (its header has no length)")
         text = file.read(length)
     content = parsed(text)
     metadata = content.get("__metadata__") if isinstance(content, dict) else None
     note = parsed(metadata.get("about", "")) if isinstance(metadata, dict) else None
     if not isinstance(note, dict):
-        raise DamagedFileError("is torn (its header is not what saccade writes)")
+        raise DamagedFileError("is damaged (its header is not what saccade writes)")
     return note
 
 
@@ -153,7 +153,7 @@ def read(path: Path, tensor: Callable[[Any, str], Any] | None = None) -> Any:
     except (
         SafetensorError, KeyError, TypeError, ValueError, AttributeError, RuntimeError,
     ) as error:  # fmt: skip
-        raise DamagedFileError(f"is torn ({error})") from error
+        raise DamagedFileError(f"is damaged ({error})") from error
 
 
 def _copied(file: Any, name: str) -> Tensor:
@@ -162,7 +162,7 @@ def _copied(file: Any, name: str) -> Tensor:
 
 def _unpacked(value: Any, file: Any, tensor: Callable[[Any, str], Any], depth: int) -> Any:
     if depth > DEEPEST:
-        raise DamagedFileError("is torn (its values lie too deep)")
+        raise DamagedFileError("is damaged (its values are nested too deeply)")
 
     def inner(part: Any) -> Any:
         return _unpacked(part, file, tensor, depth + 1)
@@ -181,7 +181,7 @@ def _unpacked(value: Any, file: Any, tensor: Callable[[Any, str], Any], depth: i
         return {key: inner(part) for key, part in content.items()}
     if kind == "pairs" and all(type(key) is int for key, _ in content):
         return {key: inner(part) for key, part in content}
-    raise DamagedFileError(f"is torn (it has a value of kind {kind!r})")
+    raise DamagedFileError(f"is damaged (it has a value of kind {kind!r})")
 
 
 def laid_out(values: Any, stride: Any) -> Any:
@@ -189,7 +189,7 @@ def laid_out(values: Any, stride: Any) -> Any:
     if not isinstance(values, Tensor):
         return values
     if not (isinstance(stride, list) and _dense(values.shape, stride)):
-        raise DamagedFileError("is torn (a tensor's strides do not fit)")
+        raise DamagedFileError("is damaged (a tensor's strides do not fit)")
     return torch.empty_strided(values.shape, stride, dtype=values.dtype).copy_(values)
 
 
@@ -210,7 +210,7 @@ def parsed(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DamagedFileError("is torn (its header cannot be read)") from error
+        raise DamagedFileError("is damaged (its header cannot be read)") from error
 
 
 def _opened(path: Path) -> Any:

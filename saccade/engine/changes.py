@@ -84,7 +84,7 @@ def check_images(
     then: Any = run.read_json("data.json")
     in_short: Any = about.get("images")
     if _sound(in_short) and not (_sound(then) and shortened(then) == in_short):
-        then = in_short  # a data.json that is lost, torn or edited tells nothing
+        then = in_short  # a data.json that is lost, damaged or edited tells nothing
     if not _sound(then):
         return []
     differ = [then[k][key] != now[k][key] for k in now for key in KEYS if k in then]

@@ -1,4 +1,4 @@
-"""Checkpoints that survive a crash, a full disk and a torn file.
+"""Checkpoints that survive a crash, a full disk and a damaged file.
 
     checkpoints/step-000001200.safetensors   one state (`archive`), written beside, then renamed
     checkpoints/step-000001200/              the same, split over processes (`shards`)
@@ -6,9 +6,9 @@
 
 A file is fsynced before it gets its name, and named before the index knows it; old ones go only
 after the index has forgotten them. So at every instant the index names whole files. Each file also
-holds its own step, score and checksum: without the index, or with a torn one, damage is still seen
-and the one before is taken. Reading runs no code: not of these files, nor of the pickles (step-*.pt
-and folders of torch) that earlier versions wrote, which are read as data.
+holds its own step, score and checksum: without the index, or with a damaged one, damage is still
+noticed and the one before is taken. Reading runs no code: not of these files, nor of the pickles
+(step-*.pt and folders of torch) that earlier versions wrote, which are read as data.
 """
 
 import hashlib
@@ -60,7 +60,7 @@ class Checkpoints:
         return self._indexed()[0]
 
     def _indexed(self) -> tuple[dict[str, Any], list[str]]:
-        """The index, or one made of the files themselves; a sentence if it was torn."""
+        """The index, or one made of the files themselves; a sentence if it was damaged."""
         path = self.folder / "index.json"
         if not path.is_file():
             return self._scanned(), []
@@ -167,7 +167,8 @@ class Checkpoints:
         return path
 
     def _make_way(self, name: str) -> None:
-        """Before a step is written again: let the index accept its old file and the new one."""
+        """Before a step is written again, let the index accept both its old file and the new
+        one."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._check_links()
         index, _ = self._indexed()
@@ -180,7 +181,7 @@ class Checkpoints:
     def _enter(self, entry: dict[str, Any]) -> None:
         """Enter a new file into the index, then delete files that are neither recent nor best.
 
-        Entries with later steps belong to an end that is trained again; they are deleted too.
+        Entries of later steps are deleted too: the run has gone back and trains these steps again.
         """
         index, _ = self._indexed()
         entries = [e for e in index["entries"] if e["step"] < entry["step"]] + [entry]
@@ -280,13 +281,13 @@ class Checkpoints:
         elif (path / shards.REST).is_file():
             digest = shards.check(path)
         elif path.is_dir() and not former.is_former(path):
-            raise DamagedFileError(f"is torn (it has no {shards.REST!r})")
+            raise DamagedFileError(f"is damaged (it has no {shards.REST!r})")
         else:
             digest = entry["sha256"] and sha256(path)
             if path.is_dir():
                 former.check(path, whole=digest is None)
         if entry["sha256"] not in (None, digest):
-            raise DamagedFileError("is torn (its checksum differs)")
+            raise DamagedFileError("is damaged (its checksum differs)")
         step = _header(path).get("step", entry["step"])
         if step != entry["step"] or _step_of(path) != entry["step"]:
             raise DamagedFileError(f"is the checkpoint of another step ({step})")
@@ -307,11 +308,11 @@ def _read_index(path: Path) -> dict[str, Any]:
         case {"entries": list(entries), "best": best, **more} if set(more) <= {"check"}:
             plain = {"entries": entries, "best": best}
         case _:
-            raise DamagedFileError("is torn (it is no index)")
+            raise DamagedFileError("is damaged (it is not an index)")
     if "check" in content and content["check"] != _check_of(plain):
-        raise DamagedFileError("is torn (its checksum differs)")
+        raise DamagedFileError("is damaged (its checksum differs)")
     if len(entries) > MOST:
-        raise DamagedFileError("is torn (it names more checkpoints than a run keeps)")
+        raise DamagedFileError("is damaged (it names more checkpoints than a run keeps)")
     for entry in entries:
         match entry:
             case {"step": int(step), "file": str(file), "sha256": str() | None, "score": score} if (
@@ -319,9 +320,9 @@ def _read_index(path: Path) -> dict[str, Any]:
             ):
                 pass
             case _:
-                raise DamagedFileError("is torn (an entry is none)")
+                raise DamagedFileError("is damaged (an entry is not as saccade writes it)")
     if type(best) not in (int, type(None)):
-        raise DamagedFileError("is torn (its best step is none)")
+        raise DamagedFileError("is damaged (its best step is not a step)")
     return plain
 
 
@@ -335,7 +336,7 @@ def _step_of(path: Path) -> int | None:
 
 
 def _header(path: Path) -> dict[str, Any]:
-    """What a checkpoint says about itself; nothing where it is torn or of an earlier format."""
+    """What a checkpoint says about itself; nothing where it is damaged or of an earlier format."""
     file = path / shards.REST if path.is_dir() else path
     if file.suffix != archive.SUFFIX:
         return {}

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 T = TypeVar("T")
 LOST = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
-TIMEOUT = timedelta(seconds=45)  # a rank that is silent this long within a step is gone
+TIMEOUT = timedelta(seconds=45)  # without an answer, after which a rank counts as lost
 DAY = timedelta(days=1)  # while the first works alone: fits a teacher, writes to a slow disk
 
 
@@ -54,7 +54,7 @@ def process_group(device: str | None = None) -> Generator[Group]:
         yield Group(device=here)
         return
     store, rank, world = next(dist.rendezvous("env://", timeout=TIMEOUT))
-    # torchrun keeps its store when it starts processes again; those that are gone left addresses.
+    # torchrun keeps its store when it restarts processes, with addresses of the ended ones in it.
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     dist.init_process_group(
         "nccl" if kind == "cuda" else "gloo",

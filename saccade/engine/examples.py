@@ -48,7 +48,7 @@ def _draw_one(
 ) -> dict[str, str] | None:
     try:
         photo, target = images.read(row["index"])
-    except (Unreadable, OSError):  # it has gone since
+    except (Unreadable, OSError):  # the file was removed meanwhile
         return None
     if not isinstance(photo, Image.Image):
         photo = Image.fromarray(photo)

@@ -78,6 +78,6 @@ def _lock(handle: int, folder: Path) -> None:
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
             raise
-    with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+    with contextlib.suppress(OSError):  # a full disk; the lock itself is held
         os.ftruncate(handle, 0)
         os.pwrite(handle, f"{os.getpid()} on {socket.gethostname()}".encode(), 0)

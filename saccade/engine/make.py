@@ -129,7 +129,7 @@ def training(recipe: Recipe, images: Readable, net: nn.Module, group: Group) -> 
     about, loop, definition = timm_config(net), recipe.loop, tasks.of(recipe)
     if loop.batch % group.world:
         raise ValueError(
-            f"loop.batch: {loop.batch} images do not divide over {group.world} processes; "
+            f"loop.batch: {loop.batch} images cannot be split evenly over {group.world} processes; "
             f"set loop.batch={max(loop.batch // group.world, 1) * group.world}"
         )
     transform = definition.train_transform(recipe.augment, about["mean"], about["std"])

@@ -117,7 +117,7 @@ def schedule(optimizer: torch.optim.Optimizer, plan: Schedule, steps: int) -> Sc
             warmup_prefix=True, **settings,
         )  # fmt: skip
     at = [round(epoch * steps) + 1 for epoch in plan.steps] if plan.shape == "step" else []
-    return MultiStepLRScheduler(  # whose steps begin one early
+    return MultiStepLRScheduler(  # timm steps one update early: hence + 1
         optimizer, decay_t=at, decay_rate=plan.factor, warmup_prefix=False, **settings
     )
 

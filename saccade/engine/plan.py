@@ -67,7 +67,7 @@ def plan(recipe: str | Recipe, data: str | None, words: Sequence[str] = (), **sh
 
 
 def _of_the_start(recipe: Recipe) -> Recipe:
-    """The recipe with the network that its weights to start from are of, where they say which."""
+    """The recipe with the network of the weights that it starts from, where they name one."""
     from saccade.models.saved import architecture
 
     name = architecture(recipe.model.start)

@@ -14,7 +14,7 @@ checkpoints/       see engine.checkpoint
 model.safetensors  the best model, which saccade.load reads
 .lock              held by the process that trains (engine.lock)
 
-Each file is whole or not there (`saccade.files`); of the two that grow, a last line that is torn is
+Each file is whole or not there (`saccade.files`); of the two that grow, an incomplete last line is
 left out. Only recipe.json is needed to go on, and the last checkpoint holds a copy of it.
 """
 
@@ -103,7 +103,7 @@ class Run:
         if not all(isinstance(text, str) for text in (name, data, *classes)):
             raise ValueError("its name, data and classes should be text")
         if any(control(text) for text in (name, *classes)):
-            raise ValueError("its name or classes hold characters that steer a terminal")
+            raise ValueError("its name or classes hold control characters")
         outside.check(plain.get("imports"), "this run")
         recipe = _as_begun(from_plain(plain["recipe"]), plain.get("stated"))
         return cls(folder, name, recipe, data, tuple(classes))
@@ -133,14 +133,14 @@ class Run:
         }
 
     def plain_file(self, file: str) -> Path | None:
-        """A file of the folder that may be read: no pipe, and no link to somebody's elsewhere."""
+        """A file of the folder that may be read: not a pipe, and not a link out of the folder."""
         path = self.folder / file
         return path if path.is_file() and files.inside(path, self.folder) else None
 
     # -- its results -------------------------------------------------------------------------
 
     def lines(self, file: str = "report.jsonl") -> list[dict[str, Any]]:
-        """The lines of a file so far; from a torn line on, all are left out."""
+        """The lines of a file so far; from a damaged line on, all are left out."""
         path = self.plain_file(file)
         if path is None:
             return []
@@ -174,7 +174,7 @@ class Run:
                 files.write(self.folder / file, text, self.cure)
 
     def read_json(self, file: str) -> dict[str, Any]:
-        """A JSON file of the folder; empty where there is none, or a torn one."""
+        """A JSON file of the folder; empty where there is none, or a damaged one."""
         path = self.plain_file(file)
         try:
             content = json.loads(path.read_bytes()) if path else {}

@@ -135,7 +135,7 @@ def resume(
 
 
 def _last(folder: str | Path) -> tuple[Run, dict[str, Any], str | None, list[str]]:
-    """A run, what its last whole checkpoint says about it, its file, and what is torn."""
+    """A run, what its last whole checkpoint says about it, its file, and what is damaged."""
     checkpoints = Checkpoints(folder)
     last = checkpoints.last_whole()
     about = checkpoints.about(last) if last is not None else {}
@@ -182,9 +182,7 @@ def _images(recipe: Recipe, data: str) -> Splits:
     splits = tasks.of(recipe).find(data, recipe.data, recipe.loop.seed)
     for name in splits.classes:
         if control(name):
-            raise ValueError(
-                f"{data!r}: the class {name[:60]!r} has characters that steer a terminal; rename it"
-            )
+            raise ValueError(f"{data!r}: the class {name[:60]!r} has control characters; rename it")
     return fewer(splits, recipe.data.share)
 
 
@@ -325,7 +323,7 @@ def _can_go_on(run: Run) -> bool:
 
 
 def _changed_machine(run: Run) -> list[str]:
-    """What makes the last digits differ from those of a run without a break, if anything."""
+    """Changes of the machine that make the last digits differ from those of an unbroken run."""
     then, now = run.read_json("environment.json"), environment()
     changes = [f"{k} {then[k]} -> {now[k]}" for k in ("torch", "threads", "processes", "device")
                if k in then and then[k] != now[k]]  # fmt: skip
@@ -389,7 +387,7 @@ def ready(
     count = getattr(net, "num_classes", len(classes))
     if len(classes) != count:
         raise ValueError(
-            f"the model tells {count} classes apart and its notes name {len(classes)}; save it "
+            f"the model has {count} classes and its notes name {len(classes)}; save it "
             f"again with one name for each"
         )
     try:

@@ -92,7 +92,7 @@ def check(folder: Path) -> str:
     digest = archive.digest(folder / REST)
     file_list = archive.about(folder / REST).get("files")
     if not isinstance(file_list, dict) or not file_list:
-        raise DamagedFileError("is torn (it does not say which files it has)")
+        raise DamagedFileError("is damaged (it does not say which files it has)")
     for rank in range(len(file_list)):
         name = rank_file(rank)
         try:

@@ -91,7 +91,7 @@ class TrainingState:
     def load(
         self, checkpoints: Checkpoints, group: Group, whole: str | None = None
     ) -> tuple[dict[str, Any], list[str]]:
-        """Fill in the last whole checkpoint; gives the rest of its state, and what was torn.
+        """Fill in the last whole checkpoint; gives the rest of its state, and what was damaged.
 
         Args:
             checkpoints: those of the run

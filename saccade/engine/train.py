@@ -39,7 +39,7 @@ class Training:
     """One run while it trains: model, optimiser, loaders, and the step it has reached.
 
     `report` is called in the first process after each evaluation; the sentences that it returns
-    are printed by the watcher. `known` is what checkpoints should remember of the images.
+    are printed by the watcher. `fingerprint` is what checkpoints store about the images.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Training:
                         self.save()
                     if stop and self.step < self.steps:
                         raise Stopped(f"stopped at step {self.step} of {self.steps}")
-                    if self.step == self.steps:  # perhaps amid an epoch
+                    if self.step == self.steps:  # maybe in the middle of an epoch
                         break
 
     def advance(self, parts: list[Batch], stop: bool = False) -> bool:
@@ -308,7 +308,7 @@ class Training:
             check_alike(self.scaler.state_dict(), state["scaler"], "scaler")
             check_alike(rng(), state["rng"], "random numbers")
             if not all(isinstance(text, str) for pair in state["bad"].items() for text in pair):
-                raise TypeError("its list of unreadable images is none")
+                raise TypeError("its list of unreadable images is not a list")
             self.scaler.load_state_dict(state["scaler"])
             self.schedule.load_state_dict({k: v for k, v in state["schedule"].items() if k in own})
             self.train.bad.update(state["bad"])
@@ -371,7 +371,7 @@ def _stop_signals() -> Generator[list[int]]:
         if number == signal.SIGINT:
             signal.signal(number, before[number])
 
-    if threading.current_thread() is threading.main_thread():  # elsewhere, signals are not ours
+    if threading.current_thread() is threading.main_thread():  # Python sets no handlers elsewhere
         for number in (signal.SIGINT, signal.SIGTERM):
             before[number] = signal.signal(number, ask)
     try:

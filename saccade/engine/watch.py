@@ -1,4 +1,4 @@
-"""What is told of a run's progress while it trains: a progress bar, a log, several, or none."""
+"""Show the progress of a run while it trains: a progress bar, a log, several, or none."""
 
 from contextlib import ExitStack
 from typing import Any, Protocol, runtime_checkable

@@ -51,7 +51,7 @@ class Anchors:
         if key not in self._cache:
             if len(self._cache) >= MOST_SIZES:
                 self._cache.pop(next(iter(self._cache)))
-            with torch.inference_mode(False):  # for whoever asks again, in whichever mode
+            with torch.inference_mode(False):  # the cache serves calls in any mode
                 self._cache[key] = self.all_levels(grids).to(device)
         return self._cache[key]
 

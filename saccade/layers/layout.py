@@ -47,7 +47,7 @@ class MapLayer(nn.Module):
                 f"{layout=}; try layout='tokens'"
             )
         if prefix and not self.takes_prefix:
-            raise ValueError(f"{name}: a token without a place has no window, got {prefix=}; try 0")
+            raise ValueError(f"{name}: a class token has no window, got {prefix=}; try 0")
         self.dim, self.layout, self.prefix = dim, layout, prefix
         self.size = None if size is None else _pair(name, size)
 
@@ -94,7 +94,7 @@ class MapLayer(nn.Module):
             feat_size: `size` by another name
             is_causal: refused, but by a layer that is causal
             shared_rel_pos_bias: refused, as `rope` is
-            need_weights: of a slot with query, key and value: whether to give weights as well
+            need_weights: of a call with query, key and value: whether to give weights as well
             average_attn_weights: taken, without effect
             return_weights: give (result, weights) as `weights` has them
         """
@@ -220,7 +220,7 @@ class MapLayer(nn.Module):
             if argument is not None and argument is not False:
                 raise ValueError(
                     f"{type(self).__name__}: has no use for {name}=, got "
-                    f"{_words(argument)}; pass {name}=None, or keep the layer that was there"
+                    f"{_words(argument)}; pass {name}=None, or keep the old layer"
                 )
 
     def _pairs(self, attn_mask: Any, mask: Any) -> Tensor | None:

@@ -195,7 +195,7 @@ def _prepare(
 ) -> Ready | None:
     """Prepare a call for maps like x and store it; None where modules must be called.
 
-    They must be where `make` finds that parts do not fit each other: they say so by themselves.
+    Modules must also be called where `make` finds parts that do not fit: then they raise the error.
     """
     layer.__dict__["_ready"] = None
     try:

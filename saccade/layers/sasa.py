@@ -238,7 +238,8 @@ class StandAloneAttention(MapLayer):
         at: Sequence[tuple[int, int]] | None = None,
         padding: Bool[Tensor, "B H W"] | None = None,
     ) -> Float[Tensor, "B h n kh kw"]:
-        """The weights of pixels (row, column) over their windows; of all pixels in order if None.
+        """The attention weights of one pixel (row, column) over its window, or of all pixels if
+        None.
 
         Before any stride, so (row, column) are those of `x`.
         """

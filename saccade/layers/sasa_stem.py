@@ -187,7 +187,7 @@ class AttentionStem(nn.Module):
         return ops.cut(self.value(F.pad(x, around * 2)), self.side)
 
     def letters(self, x: Float[Tensor, "B C H W"]) -> tuple[Tensor, Tensor, Tensor] | None:
-        """Wq, Wk and Wv of every place, if those say all that is done to the image."""
+        """Wq, Wk and Wv of every place, if these determine all that the stem computes."""
         query, key, value = self.query, self.key, self.value
         if not (pointwise(query) and pointwise(key) and untouched(x, query, key, value)):
             return None
@@ -227,7 +227,7 @@ class AttentionStem(nn.Module):
     def normed_letters(
         self, x: Float[Tensor, "B C H W"]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor] | None:
-        """`letters`, and the scale and shift that the norm is; None where that is not all of it.
+        """`letters`, and the norm's scale and shift; None where the norm does more than that.
 
         Nor where a gradient is to come.
         """

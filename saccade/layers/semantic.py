@@ -38,7 +38,7 @@ def raised(
 
 def top_left(x: Float[Tensor, "B C h w"], size: Sequence[int]) -> Float[Tensor, "B C H W"]:
     """The first rows and columns."""
-    if torch.compiler.is_exporting():  # a slice would ask whether all are taken, once and for all
+    if torch.compiler.is_exporting():  # a slice would fix the exported graph to one size
         x = x.index_select(2, torch.arange(size[0], device=x.device))
         return x.index_select(3, torch.arange(size[1], device=x.device))
     return x[..., : size[0], : size[1]]

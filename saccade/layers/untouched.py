@@ -32,7 +32,7 @@ _METHODS: dict[type[nn.Module], list[object]] = {}  # of those that have `INNER`
 
 
 def readable(kind: type[Kind]) -> type[Kind]:
-    """Declare that parameters and buffers of this class say all that it does; a decorator."""
+    """Decorator: the parameters and buffers of this class determine all that it computes."""
     forward: Any = kind.forward
     patched = kind.__module__.startswith("torch.") and not forward.__module__.startswith("torch.")
     _FORWARD[kind] = None if patched else forward
@@ -137,7 +137,7 @@ def built(module: nn.Module) -> bool:
 
 
 def passes(module: nn.Module) -> bool:
-    """Whether it hands on what it is given: an Identity, or a DropPath that drops nothing now."""
+    """Whether its output is its input: an Identity, or a DropPath that drops nothing now."""
     return as_built(module, _PASS) and not (module.training and isinstance(module, DropPath))
 
 
@@ -182,5 +182,5 @@ def depthwise3x3(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
 
 
 def applied(layer: Any, x: Tensor) -> Tensor:
-    """What a linear layer gives; by the faster product, if its parameters say it all."""
+    """The output of a linear layer, by the faster product if the layer is untouched."""
     return linear(x, layer.weight, layer.bias) if untouched(x, layer) else layer(x)

@@ -5,7 +5,7 @@
 When a network meets images of one shape again, its kernel calls are noted (`ops.native.walk`), and
 from then on made without Python between them. What `Watch` asks of a layer's parts it asks of the
 whole network, and the contents of all weights are compared: whatever changed, modules are called.
-So they are in a network with a module of a class that is not known here (`walkable`).
+Modules are also called in a network with a module whose class is not declared `walkable`.
 
 Networks in bfloat16, and those under autocast to it, are walked in fp32, with products of bfloat16
 where the processor has such: their weights are those of a copy in fp32, made anew if they change.
@@ -41,7 +41,7 @@ def walkable(kind: type[Kind]) -> type[Kind]:
 class Walks:
     """The walks through one network, and when to make them; the network holds it.
 
-    To a copy of the network, or to one that was saved, there are none.
+    Copies of the network and saved networks have none.
     """
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ def _make(x: Tensor, net: nn.Module, compute: Any, cast: bool) -> _Known | None:
 
 
 def _probe(x: Tensor) -> Tensor:
-    """An image unlike any other, that no generator of random numbers knows of."""
+    """A fixed image, made without any generator of random numbers."""
     count = torch.arange(x.numel(), dtype=torch.float32)
     flat = (count * 0.7391).remainder(2.31) - 1.07
     B, C, H, W = x.shape

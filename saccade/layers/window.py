@@ -3,7 +3,7 @@
     Y = softmax(Q K^T / sqrt(d) + b) V Wo,    b[i, j] = table[y_i - y_j, x_i - x_j]
 
 within each window; the table of relative positions is Swin's, the windows are not shifted. A map
-that the windows do not tile is filled up below and to the right, and the filling takes no part.
+that the windows do not tile is padded below and to the right, and attention ignores the padding.
 """
 
 from collections.abc import Sequence

@@ -85,7 +85,7 @@ def check_options(options: Mapping[str, Any]) -> None:
 
 
 def check_name(name: Any) -> None:
-    """Refuse what is no name of a model that is registered with timm."""
+    """Refuse a name that no model registered with timm has."""
     if not isinstance(name, str):
         raise ValueError("it names no model")
     if not NAME.fullmatch(name) or not timm.is_model(name.partition(".")[0]):

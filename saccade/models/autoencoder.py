@@ -138,7 +138,7 @@ class AutoEncoder(nn.Module):
         H, W = image.shape[2:]
         whole = [max((side + STEP - 1) // STEP * STEP, LEAST) for side in (H, W)]
         beyond = (0, whole[1] - W, 0, whole[0] - H)
-        if torch.compiler.is_exporting() or any(beyond):  # a graph is for every size
+        if torch.compiler.is_exporting() or any(beyond):  # an exported graph must serve every size
             image = F.pad(image, beyond, mode="replicate")
         return top_left(self.decode(self.encode(image)), (H, W))
 

@@ -89,7 +89,7 @@ class Door(nn.Module):
 
 def laid_out(image: Float[Tensor, "..."], in_chans: int) -> Float[Tensor, "B C H W"]:
     """The images with channels last in memory; impossible ones raise a ValueError."""
-    if not torch.compiler.is_compiling():  # there, sizes may be symbols
+    if not torch.compiler.is_compiling():  # while exporting, sizes may be symbols
         check_image(tuple(image.shape), in_chans)
     if transformed():  # torch.vmap knows no layout
         return image

@@ -17,7 +17,8 @@ def as_trained(card: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, A
 
     Args:
         card: timm's description of the fresh network
-        notes: what a run saved with its model; what is not there or makes no sense changes nothing
+        notes: what a run saved with its model; entries that are missing or impossible change
+        nothing
     """
     test, trained = notes.get("test", {}), dict(card)
     side, crop, how = (test.get(key) for key in ("size", "crop", "interpolation"))

@@ -39,7 +39,8 @@ def _arguments(model: nn.Module) -> dict[str, Any]:
 
 
 def _image_size(model: nn.Module, about: dict[str, Any]) -> dict[str, Any]:
-    """The image size of a vision transformer that was built for another than its card says."""
+    """The image size of a vision transformer, where it differs from the one in timm's
+    description."""
     size = getattr(getattr(model, "patch_embed", None), "img_size", None)
     known = size is None or tuple(size) == tuple(about["input_size"][1:])
     return {} if known else {"img_size": list(size)}

@@ -236,6 +236,6 @@ def transformers() -> Any:
         import transformers
     except ImportError as error:
         raise ImportError(
-            f"DETR comes by transformers and scipy ({error}): pip install 'saccade[detection]'"
+            f"DETR needs transformers and scipy ({error}): pip install 'saccade[detection]'"
         ) from error
     return transformers

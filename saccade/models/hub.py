@@ -82,5 +82,5 @@ def _timm_config(model: nn.Module, input_settings: dict[str, Any]) -> dict[str, 
     about = {key: value for key, value in about.items() if key not in left_out}
     about |= {**input_settings, "num_classes": model.num_classes}
     if about["input_size"][0] != 3:
-        about["first_conv"] = None  # or timm would adapt weights made for three colours
+        about["first_conv"] = None  # else timm would convert the first weights from three channels
     return about

@@ -45,14 +45,14 @@ class Name:
 
 @dataclass(eq=False)
 class Call:
-    """A call that a pickle asks for, not carried out."""
+    """A call that a pickle asks for; it is recorded, never made."""
 
     function: str
     arguments: tuple[Any, ...]
     state: Any = None
-    """What it would set on the result,"""
+    """The state that the pickle would set on the result."""
     items: Any = None
-    """and put into it, as pairs."""
+    """Key and value pairs that the pickle would put into the result."""
 
 
 @dataclass(eq=False)

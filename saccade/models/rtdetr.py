@@ -1,12 +1,12 @@
 """RT-DETR on any backbone, through transformers: a DETR that learns from a few hundred images.
 
     image -> backbone -> its last maps -> hybrid encoder -> the likeliest places become queries
-          -> decoder: each layer looks at a few points around its boxes and mends them
+          -> decoder: each layer looks at a few points around its boxes and corrects them
 
-Where DETR's queries learn from nothing where boxes lie, these begin at places that a head over the
-encoder's maps takes for objects. In training, each true box is shown to the decoder a few times
-more, shaken, to be put right (denoising). `net.detr` is transformers' `RTDetrForObjectDetection`.
-What is ours:
+DETR's queries must learn from scratch where boxes lie; these begin at places where a head over the
+encoder's maps predicts objects. In training, shifted copies of each true box ("shaken" in names
+here) are queries too, which the decoder must correct (denoising). `net.detr` is transformers'
+`RTDetrForObjectDetection`. What is ours:
 
 - Any backbone and any image: one whose sides are no multiples of the coarsest stride is filled up
   with zeros to the next. Boxes are shares of the image so filled.
@@ -31,7 +31,7 @@ from saccade.models import features
 from saccade.models.detector import DenseNetwork, Maps, split_arguments
 from saccade.models.detr import check_width, transformers
 
-PRIOR = 0.01  # where every score starts, so that rare objects do not drown in the background's loss
+PRIOR = 0.01  # every score at the start: so low that the background does not dominate the loss
 
 
 class LastMaps(nn.Module):

@@ -40,7 +40,7 @@ KINDS = {
     "autoencoder": "saccade.models.autoencoder",
     "upscaler": "saccade.models.upscaler",
 }
-GROUPS = ("task", "test")  # of notes, whose kinds may come from outside
+GROUPS = ("task", "test")  # kinds of notes, which modules from outside may extend
 PROGRAMS = frozenset({".pt2", ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy", ".onnx"})
 """Endings of files that are exported, or that a pickle is in."""
 BLOCK = re.compile(r"\bstages\.(\d{1,3})\.blocks\.(\d{1,4})\.")
@@ -249,9 +249,7 @@ def _header(text: str, source: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if type(names) is not list or not all(type(name) is str for name in names):
         raise ValueError(f"load: {source!r} has class names that are no text; save it again")
     if any(control(name) for name in names):
-        raise ValueError(
-            f"load: {source!r} has class names with characters that steer a terminal; rename them"
-        )
+        raise ValueError(f"load: {source!r} has class names with control characters; rename them")
     return model, notes
 
 
@@ -341,7 +339,7 @@ def _timm_words(about: dict[str, Any]) -> dict[str, Any]:
 
 
 class _MisfitError(ValueError):
-    """Weights are of another model."""
+    """The weights belong to another model."""
 
 
 def _fits(model: nn.Module, tensors: dict[str, torch.Tensor], source: str) -> None:

@@ -56,7 +56,7 @@ for _family in FAMILIES.values():
 
 @walkable
 class Classifier(Face, nn.Module):
-    """A backbone with a pooled linear head, speaking timm's protocol."""
+    """A backbone with a pooled linear head, with the methods and attributes of timm's models."""
 
     default_cfg: dict[str, Any]  # timm sets it: input size, normalisation, names of the ends
 
@@ -107,7 +107,7 @@ class Classifier(Face, nn.Module):
 
     def init_weights(self) -> None:
         """Draw every parameter anew: what a model built on the meta device needs after to_empty."""
-        for module in reversed(list(self.modules())):  # a layer has the last word over its parts
+        for module in reversed(list(self.modules())):  # parts first, then the layer
             reset = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
@@ -138,11 +138,11 @@ class Classifier(Face, nn.Module):
         return self.forward_head(self.forward_features(x))
 
     def _logits(self, x: Float[Tensor, "B C H W"]) -> list[Tensor]:
-        """What `forward` computes of an image that has been looked at, without its other ways."""
+        """The logits of an image that `forward` has checked, computed module by module."""
         return [classified(self.backbone.last_steps(x), self.head)]
 
     def _as_written(self) -> bool:
-        """Whether nobody put other functions in the place of those that `forward` calls."""
+        """Whether all methods that `forward` calls are those of the class, not patched ones."""
         own, parts = self.__dict__, self.backbone.__dict__
         here = Classifier.forward_features, Classifier.forward_head, type(self.backbone).last
         replaced = "forward_features" in own or "forward_head" in own or "last" in parts
@@ -293,7 +293,7 @@ def claims(name: str) -> tuple[Claim, ...]:
 def stated_arguments(name: str) -> dict[str, Any]:
     """The arguments that a file states even if nobody chose them, as the variant has them now.
 
-    Were a default to change, older files would still build what they were trained with.
+    So a later change of a default does not change the models in older files.
     """
     if name not in VARIANTS:
         return {}

@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"(\d+(?:\.(\d+))?)\s*([KMGB%]?)")
 
 @dataclass(frozen=True)
 class Claim:
-    """One printed cell: where it stands, what it counts, and the very string.
+    """One printed cell: its place in the paper, what it counts, and the string as printed.
 
     `differs` gives the reason why our count is another one. It is itself under test: once code and
     paper agree, the reason must go. `unmeasured` says why nothing counts what could be counted.

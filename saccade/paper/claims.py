@@ -144,7 +144,7 @@ def _file() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def measured(row: ClaimRow) -> Any:
-    """The same as it was when the file was written."""
+    """The code's value for a row, as `measured.json` has it."""
     return _file().get(row.kind, {}).get(row.name, {}).get(row.claim.what)
 
 

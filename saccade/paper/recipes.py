@@ -238,7 +238,7 @@ def _share_that_stays(reached: float) -> float:
 
 
 def _undecayed(live: Live) -> str:
-    """Whether everything that layers declare free of decay is in a group without any."""
+    """Whether all parameters that layers declare `undecayed` are in a group without decay."""
     free = {p for g in live.optimiser.param_groups if g["weight_decay"] == 0 for p in g["params"]}
     names = dict(live.task.named_parameters())
     declared = live.task.no_weight_decay()

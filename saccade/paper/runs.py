@@ -19,7 +19,7 @@ from saccade.report.comparison import within
 from saccade.report.summary import Summary, differences, setting
 from saccade.study.result import measured
 
-# What a machine needs and a result should not depend on.
+# Settings that a machine needs and that should not change a result.
 FREE = {
     "model.name", "data.workers", "data.bad", "loop.part", "loop.precision", "loop.compile",
     "loop.checkpointing", "loop.shard", "loop.seed", "loop.save_every", "loop.keep",
@@ -68,7 +68,7 @@ def finished(folder: str | Path) -> list[Summary]:
 
 
 def best_run(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None:
-    """The best that runs reached of a claim about model `name`: full ones before others."""
+    """The best figure of runs for a claim about model `name`: full runs before others."""
     own = recipes(name, claim)
     answers = [
         _judged(name, claim, one, own[one.run.name])
@@ -84,7 +84,7 @@ def best_run(name: str, claim: Claim, runs: Sequence[Summary]) -> Reached | None
 
 
 def best_of_study(name: str, claim: Claim) -> Reached | None:
-    """What the studies that come with the package reached of a claim, at small scale."""
+    """The figure that the studies in the package reached for a claim, at small scale."""
     result = measured(name, claim.where, claim.what)
     if result is None:
         return None

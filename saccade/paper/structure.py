@@ -1,4 +1,4 @@
-"""What a paper's text says that a network is made of, read off the network and its layers.
+"""Measure what a paper's text says about a network's parts, on the network and its layers.
 
 Networks come on the meta device. What a layer does is looked at on a copy of one, with weights.
 """
@@ -207,7 +207,7 @@ def _attention_heads(model: nn.Module) -> int:
 
 
 def _beyond(model: nn.Module) -> str:
-    """What places outside the map take of the softmax: a mean of equal values tells."""
+    """The share of the softmax that places outside the map take, by a mean of equal values."""
     shares = set()
     for layer in {m.window: m for m in _all(model, StandAloneAttention)}.values():
         own: Any = _with_weights(layer)
@@ -271,7 +271,7 @@ _MEASURES: dict[str, Callable[[nn.Module], Any]] = {
 
 
 def _repeatable(measure: Callable[[nn.Module], Any], model: nn.Module) -> Any:
-    """Drawn alike every time; nobody else's numbers are touched."""
+    """Seed the random numbers inside, and restore the generators afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return measure(model)

@@ -16,11 +16,11 @@ class BoxAugment(AugmentSettings):
     """What happens to a training image and its boxes, in this order."""
 
     part: float = 0.0
-    """Share of the images of which a random part is cut out before anything else, as DETR does:"""
+    """Share of the images of which a random part is cut out before anything else, as DETR does."""
     part_short: tuple[int, ...] = (400, 500, 600)
-    """their short side is resized to one of these,"""
+    """The short side of these images is first resized to one of these."""
     part_sides: tuple[int, int] = (384, 600)
-    """and height and width of the part are drawn from between these two."""
+    """Height and width of the part are drawn from between these two."""
     short: tuple[int, ...] = (800,)
     """Sides that the short side is resized to, one drawn for each image."""
     long: int = 1333
@@ -76,7 +76,7 @@ class BoxAugment(AugmentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class BoxTest(TestSettings):
-    """What happens to an image that is searched for boxes: a resize, the aspect kept."""
+    """What happens to an evaluated image: a resize, the aspect ratio kept."""
 
     short: int = 800
     long: int = 1333
@@ -118,7 +118,8 @@ class RetinaNet(TaskSettings):
     alpha: float = 0.25
     """Weight of objects in the focal loss, against 1 - alpha of the background."""
     gamma: float = 2.0
-    """How much the focal loss looks away from what is known already."""
+    """Exponent of the focal loss: how little it weighs examples that are classified well
+    already."""
     score: float = 0.05
     """Boxes below this are not kept."""
     overlap: float = 0.5
@@ -157,7 +158,7 @@ class Detr(TaskSettings):
     """What a layer of the decoder hands to the next, beside the normed state that boxes are read
     from: that, as transformers does, or the state before the norm, as DETR's authors do."""
     auxiliary: bool = True
-    """Hold every layer of the decoder to the boxes, not the last alone."""
+    """Apply the loss to the boxes of every layer of the decoder, not only to those of the last."""
     nothing: float = 0.1
     """Weight of queries that find nothing, in the loss of classes."""
     score: float = 0.0
@@ -172,7 +173,7 @@ class Detr(TaskSettings):
 @dataclass(frozen=True, kw_only=True)
 class RTDetr(TaskSettings):
     """Task: boxes as a set, by RT-DETR: queries begin where an encoder takes places for objects,
-    look at a few points around their boxes, and learn from shaken true boxes too."""
+    look at a few points around their boxes, and learn from shifted true boxes too (denoising)."""
 
     queries: int = 300
     dim: int = 256
@@ -189,10 +190,11 @@ class RTDetr(TaskSettings):
     expand: float = 1.0
     """Width of the encoder's convolutions, as a share of its channels."""
     denoising: int = 100
-    """Shaken boxes an image, about: as many copies of each true one as this has room for, each to
-    be put right, and as many far ones to be turned down; 0: none."""
+    """Denoising queries per image, about: as many shifted copies of each true box as fit into this
+    number, which the decoder should correct, and as many distant ones, which it should reject. 0:
+    none."""
     label_noise: float = 0.5
-    """Half of this share of them are shown with a class drawn by chance."""
+    """Half of this share of them get a random class."""
     box_noise: float = 1.0
     """How far their corners are moved, in halves of the box's sides; far ones up to twice that."""
     frozen: bool = False

@@ -69,7 +69,7 @@ def read_group(name: str, plain: Any) -> Any:
     try:
         return group(**{key: tuple(v) if key in tuples else v for key, v in fields.items()})
     except TypeError as error:
-        raise ValueError(f"recipe: {name} is not whole ({error})") from error
+        raise ValueError(f"recipe: {name} is incomplete ({error})") from error
 
 
 def _suits(value: Any, hint: Any) -> bool:

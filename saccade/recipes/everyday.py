@@ -25,8 +25,8 @@ def _plan(schedule: Schedule, epochs: int) -> list[str]:
     """What else must change for a run to last so many epochs."""
     words = []
     if schedule.iterations is not None:
-        words.append("schedule.iterations=null")  # they would count, and not the epochs
-    if 0 < epochs <= schedule.warmup:  # in proportion, for some epochs to be left after it
+        words.append("schedule.iterations=null")  # else the iterations would count, not the epochs
+    if 0 < epochs <= schedule.warmup:  # shortened in proportion, so that epochs remain after it
         words.append(f"schedule.warmup={schedule.warmup * epochs / schedule.epochs:.3g}")
     return words
 

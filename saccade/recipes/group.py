@@ -18,7 +18,7 @@ class TaskSettings:
 
     @classmethod
     def as_written(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """What a file says, with what the version that wrote it did and did not yet state."""
+        """The settings of a file, completed by what the version that wrote it did not state yet."""
         return fields
 
 

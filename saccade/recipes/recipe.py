@@ -1,4 +1,4 @@
-"""The words a recipe is written in.
+"""The classes that a recipe consists of: model, data, optimiser, schedule, loop.
 
 A `Recipe` says all that decides a training run except where the images lie and where the run is
 kept. It is frozen: one is written out in full, or is a `change` away from one that is. Every field
@@ -181,7 +181,7 @@ def change(recipe: Any, **changes: Any) -> Any:
     """The recipe with some fields replaced; `optim__lr=1` reaches inside, as `"optim.lr"` does."""
     for path, value in changes.items():
         head, _, rest = path.replace("__", ".").partition(".")
-        _check_field_name(recipe, head, path)
+        _check_field_name(recipe, head, path, recipe)
         inner = change(getattr(recipe, head), **{rest: value}) if rest else value
         recipe = dataclasses.replace(recipe, **{head: inner})
     return recipe
@@ -196,12 +196,12 @@ def override(recipe: Any, words: list[str]) -> Any:
         if not path.isprintable():
             raise ValueError(f"--set takes KEY=VALUE, {path!r} is no key; such as optim.lr=1e-3")
         owner, *parts = recipe, *path.split(".")
-        for part in parts[:-1]:
-            _check_field_name(owner, part, path)
+        for part in parts:
+            _check_field_name(owner, part, path, recipe)
             owner = getattr(owner, part)
             if isinstance(owner, dict):
                 break
-            if not dataclasses.is_dataclass(owner):
+            if part is not parts[-1] and not dataclasses.is_dataclass(owner):
                 raise ValueError(f"--set {path}: {part!r} has nothing inside; drop what follows it")
         recipe = _placed(recipe, parts, path, text)
     return recipe
@@ -211,7 +211,6 @@ def _placed(owner: Any, parts: list[str], path: str, text: str) -> Any:
     name, *rest = parts
     if isinstance(owner, dict):
         return {**owner, ".".join(parts): _parsed(Any, path, text)}
-    _check_field_name(owner, name, path)
     value = getattr(owner, name)
     if rest:
         value = _placed(value, rest, path, text)
@@ -262,13 +261,21 @@ def _is_finite(value: Any) -> bool:
     return not level
 
 
-def _check_field_name(owner: Any, name: str, path: str) -> None:
+def _check_field_name(owner: Any, name: str, path: str, recipe: Any) -> None:
+    """Refuse an unknown key with the same name in another group, else with the nearest name."""
     names = [f.name for f in dataclasses.fields(owner)]
     if name not in names:
+        groups = [f.name for f in dataclasses.fields(recipe)]
+        elsewhere = [f"{group}.{name}" for group in groups if _has(getattr(recipe, group), name)]
+        where = "a recipe" if owner is recipe else f"a recipe's {type(owner).__name__.lower()}"
         raise ValueError(
-            f"{path}: a recipe's {type(owner).__name__.lower()} has no {name!r}; "
-            f"did you mean {nearest(name, names)!r}?"
+            f"{path}: {where} has no {name!r}; "
+            f"did you mean {(elsewhere or [nearest(name, names)])[0]!r}?"
         )
+
+
+def _has(group: Any, name: str) -> bool:
+    return dataclasses.is_dataclass(group) and name in {f.name for f in dataclasses.fields(group)}
 
 
 def words_for(kind: Any) -> str:

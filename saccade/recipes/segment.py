@@ -32,7 +32,7 @@ class MaskAugment(AugmentSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class MaskTest(TestSettings):
-    """What happens to an image whose pixels are told apart: a resize, the aspect kept.
+    """What happens to an evaluated image: a resize, the aspect ratio kept.
 
     Figures are counted at the image's own size.
     """

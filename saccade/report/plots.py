@@ -184,7 +184,7 @@ def confusion(matrix: list[list[int]], classes: list[str]) -> bytes:
     scale.set_label("% of the true class", color=INK, fontsize=words)
     bar.tick_params(colors=INK, labelsize=words - 1)
     scale.outline.set_visible(False)
-    below = -72 * (0.2 if lying else longest) - 3 * words  # the names, and what they are
+    below = -72 * (0.2 if lying else longest) - 3 * words  # names and axis label
     axis.annotate(
         "\n".join(sentences), (0, 0), (0, below), xycoords="axes fraction",
         textcoords="offset points", va="top", fontsize=words, color=INK, annotation_clip=False,

@@ -52,7 +52,7 @@ class Reporter:
             if not summary.finished and now - self.began < self.took / SHARE:
                 return []
             sentences = write(summary).sentences
-            gc.collect()  # a drawing refers to itself, and would stay for thousands of steps
+            gc.collect()  # figures hold reference cycles: free their memory now
             self.began, self.took = now, time.monotonic() - now
             return sentences if summary.finished else []
         except Exception as error:  # a report must never stop a run

@@ -1,10 +1,10 @@
 """The page's server, an ASGI application.
 
-    GET  /                the page, whole in itself: no build, no network
+    GET  /                the page: one file that loads nothing else
     GET  /models          the models: parameters, operations, latency, kind of attention
     GET  /samples         a list of sample pictures, and each of them
     POST /look            the bytes of a picture; ?model=0&y=.5&x=.5 for where one pixel looks,
-                          &classes=0 to be spared the classes, &evidence=1 for what spoke for them
+                          &classes=0 to leave the classes out, &evidence=1 for what spoke for them
     GET  /docs            this, for people; /openapi.json for programs
 
 No picture is stored. One is processed at a time, the others wait. All pictures that wait or are
@@ -148,7 +148,7 @@ def app(
     async def body(request: Any, share: _Share) -> bytes:
         """All that is sent, unless it is too much."""
         parts, size = [], 0
-        async for part in request.stream():  # to its end: a browser that still sends hears nothing
+        async for part in request.stream():  # browsers read no answer before they have sent all
             size += len(part)
             if size <= upload:
                 if not share.take(len(part)):
@@ -181,7 +181,7 @@ def app(
                 content = await body(request, share)
                 parts = bool(classes), bool(evidence)
                 return await run_in_threadpool(in_turn, content, model, at, *parts)
-            except ClientDisconnect:  # nobody listens any more, which is nobody's fault
+            except ClientDisconnect:  # the browser has closed the connection
                 return Response(status_code=499)
             except (HTTPException, Unreadable) as error:
                 if isinstance(error, Unreadable):

@@ -216,7 +216,7 @@ def image_answer(task: Any, value: Any, photo: Image.Image, name: str) -> Pictur
 
 
 def summed_up(answers: Sequence[PictureAnswer]) -> str:
-    """A line for each of several answers."""
+    """A text with one line for each answer."""
     return "\n".join(f"{answer.name}: {answer}" for answer in answers)
 
 

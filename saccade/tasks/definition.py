@@ -109,11 +109,11 @@ class TaskDefinition:
     name: str
     """One word: `classify`."""
     settings: tuple[type[TaskSettings], ...]
-    """The classes that a recipe's `task` may be,"""
+    """The settings classes of a recipe's `task` group."""
     augment: type[AugmentSettings]
-    """that its `augment` is,"""
+    """The settings class of its `augment` group."""
     test: type[TestSettings]
-    """and that its `test` is."""
+    """The settings class of its `test` group."""
 
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     """Recipes that `saccade train NAME` should know."""

@@ -197,7 +197,7 @@ def class_evidence(
     fine: bool = False,
     relative: bool = False,
 ) -> Float[np.ndarray, "n h w"]:
-    """Each pixel's part of a class's logit: where a classifier's decision comes from.
+    """The share of each pixel in the logit of a class: where a classifier's decision comes from.
 
         logit_c - bias_c = mean over pixels of W_c . f(pixel)
 

@@ -23,11 +23,11 @@ def state(value=1.0):
 def test_what_is_saved_comes_back(tmp_path):
     store = Checkpoints(tmp_path)
     store.save(state(2.0), 5)
-    latest, torn = store.load()
+    latest, damaged = store.load()
     assert latest["step"] == 5
     assert torch.equal(latest["model"]["w"], torch.full((64,), 2.0))
     assert latest["rng"] == (3, (1, 2), None)
-    assert torn == []
+    assert damaged == []
 
 
 def test_the_last_one_before_and_the_best_stay(tmp_path):
@@ -70,10 +70,10 @@ def test_a_torn_file_falls_back_to_the_one_before(tmp_path, harm):
         path.write_bytes(data)
     else:
         path.write_bytes(data[: len(data) // 2 if harm == "cut" else 0])
-    latest, torn = store.load()
+    latest, damaged = store.load()
     assert latest["step"] == 1
-    assert len(torn) == 1
-    assert "step-000000002.safetensors is" in torn[0]
+    assert len(damaged) == 1
+    assert "step-000000002.safetensors is" in damaged[0]
 
 
 def test_nothing_whole_or_nothing_at_all_is_one_sentence(tmp_path):
@@ -97,7 +97,7 @@ def test_a_torn_index_stands_in_nobodys_way(tmp_path):
         (store.folder / "index.json").write_text(text)
         latest, sentences = store.load()
         assert latest["step"] == 3
-        assert "index.json is torn" in sentences[0]
+        assert "index.json is damaged" in sentences[0]
         assert store.entry("best")["step"] == 1
     store.save(state(4), 4)
     assert json.loads((store.folder / "index.json").read_text())["best"] == 1
@@ -190,7 +190,7 @@ def test_a_full_disk_loses_nothing(tmp_path):
 
 
 def test_without_its_index_the_newest_file_is_taken(tmp_path):
-    """As the sentence about a torn index promises; nothing is swept away for it."""
+    """As the sentence about a damaged index promises; nothing is swept away for it."""
     store = Checkpoints(tmp_path)
     store.save(state(1), 1)
     store.save(state(2), 2)
@@ -206,8 +206,8 @@ def test_without_its_index_the_newest_file_is_taken(tmp_path):
 def test_a_torn_end_that_is_done_again_is_no_fallback(tmp_path):
     store = Checkpoints(tmp_path)
     store.save(state(10), 10)
-    store.save(state(20), 20).write_bytes(b"torn")
-    store.save(state(11), 11).write_bytes(b"torn too")  # after going on from 10
+    store.save(state(20), 20).write_bytes(b"damaged")
+    store.save(state(11), 11).write_bytes(b"damaged too")  # after going on from 10
     assert store.load()[0]["step"] == 10
 
 

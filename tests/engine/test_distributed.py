@@ -144,7 +144,7 @@ def test_a_batch_that_does_not_divide_is_refused(data, tmp_path):
     out = tmp_path / "run"
 
     def refused():
-        with pytest.raises(ValueError, match="do not divide over 2 processes"):
+        with pytest.raises(ValueError, match="cannot be split evenly over 2 processes"):
             fit(change(STEADY, loop__batch=9, augment__mixup=0.0, augment__cutmix=0.0), data, out)
 
     assert apart(refused, ranks=2) == [0, 0]

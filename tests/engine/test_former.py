@@ -34,8 +34,8 @@ def test_it_is_read_without_unpickling(old, tmp_path, indexed, monkeypatch):
     for name in ("load", "loads", "Unpickler"):
         monkeypatch.setattr(pickle, name, refuse)
     monkeypatch.setattr(torch, "load", refuse)
-    path, torn = Checkpoints(tmp_path).load()
-    assert (path, torn) == (old, [])
+    path, damaged = Checkpoints(tmp_path).load()
+    assert (path, damaged) == (old, [])
     leaves = former.leaves(path)
     assert torch.equal(whole(leaves["model", "a.weight"]), TENSORS["model"]["a.weight"])
     assert whole(leaves["model", "a.count"]) == 5

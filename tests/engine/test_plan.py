@@ -63,6 +63,6 @@ def test_the_network_is_that_of_the_weights_to_start_from(tmp_path):
     assert plan.plan("detect", "x", start="qna_nano.pets37").recipe.model.name == "qna_nano"
     typed = plan.plan("finetune", "x", start=str(file), model="qna_nano").recipe.model
     assert typed.name == "qna_nano"  # and training says that they do not fit
-    (tmp_path / "b.safetensors").write_bytes(b"torn")
+    (tmp_path / "b.safetensors").write_bytes(b"damaged")
     recipe = plan.plan("finetune", "x", start=str(tmp_path / "b.safetensors")).recipe
     assert recipe.model.name == book.find("finetune").model.name

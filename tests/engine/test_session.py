@@ -111,7 +111,7 @@ def test_a_class_that_steers_a_terminal_begins_no_run(tmp_path):
     root = folder(tmp_path / "colours", train=1, val=1)
     for split in ("train", "val"):
         (root / split / "red").rename(root / split / "re\x1b[2Jd")
-    with pytest.raises(ValueError, match=r"the class 're\\x1b\[2Jd' has characters that steer"):
+    with pytest.raises(ValueError, match=r"the class 're\\x1b\[2Jd' has control characters"):
         fit(PLAIN, root, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -28,8 +28,8 @@ def test_a_checkpoint_fills_another_process(tmp_path):
     one, other = trained_state(0), trained_state(1)
     store = Checkpoints(tmp_path)
     TrainingState(*one, split=False).save(store, {"best": 3.0}, 7, None, Group())
-    state, torn = TrainingState(*other, split=False).load(store, Group())
-    assert (state["step"], state["best"], torn) == (7, 3.0, [])
+    state, damaged = TrainingState(*other, split=False).load(store, Group())
+    assert (state["step"], state["best"], damaged) == (7, 3.0, [])
     for mine, theirs in zip(one, other, strict=True):
         assert same(mine.state_dict(), theirs.state_dict()) is None
 

@@ -228,7 +228,7 @@ def test_parameters_that_are_no_numbers_are_never_kept(save_every, data, tmp_pat
 
 
 def test_a_torn_checkpoint_is_told_and_the_one_before_it_taken(data, unbroken, tmp_path):
-    out = tmp_path / "torn"
+    out = tmp_path / "damaged"
     said = []
     watcher = At(4, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped):
@@ -239,7 +239,7 @@ def test_a_torn_checkpoint_is_told_and_the_one_before_it_taken(data, unbroken, t
     hearing = At(0, None)
     hearing.say = said.append
     session.resume(out, watch=lambda: hearing, device="cpu")
-    assert any(last in sentence and "torn" in sentence for sentence in said)
+    assert any(last in sentence and "damaged" in sentence for sentence in said)
     assert_equal_runs(unbroken, Run.open(out))
 
 

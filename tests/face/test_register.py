@@ -80,7 +80,7 @@ def test_a_file_never_imports(layer_file, tmp_path):
     """Not even a module that lies beside it, or one whose name is no name."""
     (tmp_path / "evil.py").write_text("open('marker', 'w')")
     model = saccade.build("linglo_nano", num_classes=2)
-    for module, says in (("evil", "add --import evil"), ("os; evil", "none that saccade wrote")):
+    for module, says in (("evil", "add --import evil"), ("os; evil", "not as saccade writes it")):
         outside.MODULES["linglo_nano"] = module
         path = saccade.save(model, tmp_path / "m.safetensors", classes=["a", "b"])
         del outside.MODULES["linglo_nano"]

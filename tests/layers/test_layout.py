@@ -242,7 +242,7 @@ def test_tokens_before_the_map(name):
         x.requires_grad_()
         (g,) = torch.autograd.grad(layer(x)[:, 0].sum(), x)
         assert (g[:, 2:].abs().sum(-1) > 0).all()
-    with pytest.raises(ValueError, match="a token without a place"):
+    with pytest.raises(ValueError, match="a class token has no window"):
         layer_of("window", **{"layout": "tokens"}).place(DIM, "tokens", None, 1)
 
 

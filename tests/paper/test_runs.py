@@ -55,7 +55,7 @@ def test_what_is_not_finished_or_by_another_recipe_is_no_answer(tmp_path):
     done(tmp_path / "b", "scratch", sets=["model.name=linglo_b0"])
     done(tmp_path / "c", figures=lambda _: {"top1": float("nan")})
     (tmp_path / "d").mkdir()
-    (tmp_path / "d/recipe.json").write_text("{torn")
+    (tmp_path / "d/recipe.json").write_text("{damaged")
     assert len(finished(tmp_path)) == 2
     assert best_run("linglo_b0", TOP1, finished(tmp_path)) is None
     assert finished(tmp_path / "gone") == []

@@ -59,7 +59,9 @@ def test_overrides_are_typed():
     ("word", "said"),
     [
         ("optim.lrr=3", "did you mean 'lr'"),
-        ("schedul.epochs=3", "did you mean 'schedule'"),
+        ("schedul.epochs=3", "a recipe has no 'schedul'; did you mean 'schedule'"),
+        ("loop.epochs=3", "recipe's loop has no 'epochs'; did you mean 'schedule.epochs'"),
+        ("lr=3", "did you mean 'optim.lr'"),
         ("optim=3", "set one of optim.name, optim.lr"),
         ("optim.lr=fast", "wants a number, got 'fast'"),
         ("optim.name=adamm", "one of adamw, adam, sgd, nesterov"),

@@ -107,7 +107,7 @@ def test_nothing_from_strangers_becomes_markup(tmp_path, where):
 
 
 def test_a_long_list_of_bad_images_is_cut(tmp_path):
-    run = written(tmp_path, bad={f"{i}.png": "torn" for i in range(250)})
+    run = written(tmp_path, bad={f"{i}.png": "damaged" for i in range(250)})
     page = read(run)
     assert "250 of them" in page.text
     assert "and 50 more, in bad.json" in page.text

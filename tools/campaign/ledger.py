@@ -20,7 +20,7 @@ class Ledger:
         self.last: dict[str, int] = {}
 
     def read(self, kind: str) -> list[dict[str, Any]]:
-        """The lines of a kind so far; a torn last one is left out."""
+        """The lines of a kind so far; a damaged last one is left out."""
         path = self.folder / f"{kind}.jsonl"
         lines = self.lines.setdefault(kind, [])
         if not lines and path.is_file():

@@ -178,17 +178,17 @@ class Job:
 
 
 def standing(out: Path) -> tuple[int, int, list[str]]:
-    """The last step that was reported, that of the last whole checkpoint, and what is torn."""
+    """The last step that was reported, that of the last whole checkpoint, and what is damaged."""
     steps = [line["step"] for line in lines_of(out, "steps.jsonl")]
     try:
-        state, torn = Checkpoints(out).load()
+        state, damaged = Checkpoints(out).load()
     except FileNotFoundError:
         return max(steps, default=0), 0, []
     except ValueError as error:
         return max(steps, default=0), 0, [str(error)]
     entry = Checkpoints(out).entry()
     step = state["step"] if isinstance(state, dict) else entry["step"] if entry else 0
-    return max(steps, default=0), step, torn
+    return max(steps, default=0), step, damaged
 
 
 def lines_of(out: Path, file: str) -> list[dict[str, Any]]:
@@ -197,10 +197,10 @@ def lines_of(out: Path, file: str) -> list[dict[str, Any]]:
 
 
 def check_standing(out: Path, before: int) -> int:
-    """After a kill: at most one step is lost, nothing is torn. Gives the step of the checkpoint."""
-    reported, saved, torn = standing(out)
-    if torn:
-        raise Finding(f"torn after a kill: {torn}")
+    """After a kill, at most one step is lost and nothing damaged; gives the checkpoint's step."""
+    reported, saved, damaged = standing(out)
+    if damaged:
+        raise Finding(f"damaged after a kill: {damaged}")
     if reported - saved > 1:
         raise Finding(f"step {reported} was reached, the last checkpoint is of step {saved}")
     if saved < before:
@@ -228,9 +228,9 @@ def whole_state(out: Path) -> Any:
     from saccade.engine import shards
     from tests.engine.old_checkpoints import whole
 
-    state, torn = Checkpoints(out).load()
-    if torn:
-        raise Finding(f"torn at the end: {torn}")
+    state, damaged = Checkpoints(out).load()
+    if damaged:
+        raise Finding(f"damaged at the end: {damaged}")
     if isinstance(state, dict):
         return state
     leaves = {str(path): whole(value) for path, value in shards.leaves(state).items()}

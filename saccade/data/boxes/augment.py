@@ -75,7 +75,7 @@ class BoxCrop:
 
     With `least`, height and width are drawn from between the two.
 
-    A box of which less than a pixel is left, in width or height, is gone with its label.
+    A box of which less than a pixel is left, in width or height, is dropped with its label.
     """
 
     def __init__(self, size: int, least: int | None = None):
@@ -148,7 +148,7 @@ class BoxTransform:
             x, target_out = step(x, target_out)
         plain = F.clamp_bounding_boxes(target_out["boxes"]).as_subclass(
             Tensor
-        )  # of the last digits
+        )  # rounding may move a corner out of the image
         answer = {**target_out, "boxes": plain}
         if "masks" in target_out:
             masks = target_out["masks"].as_subclass(Tensor)

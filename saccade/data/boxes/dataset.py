@@ -11,7 +11,7 @@ of a picture is of another size:
 
     only as stored, before EXIF turns it upright, is it that size    it is left as stored
     it has the same shape, but larger or smaller                      boxes are scaled with it
-    it has another shape                                              boxes are taken as they stand
+    it has another shape                                              boxes are used unchanged
 
 Each such picture is reported.
 """

@@ -4,8 +4,8 @@
     {"size": [H, W], "counts": [n, n, ...]}      runs of nothing and of the object, in turn
     {"size": [H, W], "counts": "..."}            the same, compressed to text
 
-All become compressed runs, as faster-coco-eval counts with; nothing is believed that a file says
-about them before it was added up here.
+All become compressed runs, the form in which faster-coco-eval counts. Sizes and lengths that a file
+states are checked here before they are used.
 """
 
 import math

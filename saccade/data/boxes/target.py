@@ -25,7 +25,7 @@ def sides(boxes: Tensor) -> Float[Tensor, "n 2"]:
 
 
 def select(target: Target, those: Bool[Tensor, "n"]) -> Target:
-    """Of some objects alone."""
+    """The target of the objects that the mask `those` selects."""
     return {key: tv_tensors.wrap(value[those], like=value) if isinstance(value, tv_tensors.TVTensor)
             else value[those] for key, value in target.items()}  # fmt: skip
 

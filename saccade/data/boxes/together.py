@@ -3,8 +3,8 @@
     mosaic   four images around a point, each cut to its quarter of the canvas
     mixup    two images, each pixel the mean of both by a share near one half; the objects of both
 
-Which other images take part is drawn by the image's own chance, so an epoch is the same however it
-is read.
+Which other images take part is drawn by the image's own random numbers, so an epoch is the same for
+any number of workers.
 """
 
 from collections.abc import Callable, Sequence

@@ -10,7 +10,7 @@ from saccade import files
 def link(source: Path, target: Path) -> None:
     """A hard link to the same file; a copy if the disk has no hard links."""
     real = source.resolve()
-    if target.exists():  # to write there might write into a picture that it is a link to
+    if target.exists():  # writing into an existing link would change the picture behind it
         raise FileExistsError(f"convert: {str(target)!r} is there already; give another folder")
     with files.writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)

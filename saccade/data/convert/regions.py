@@ -35,7 +35,7 @@ class Regions:
     classes: dict[int, str]
     """The name of each id in masks as `read` gives them, or in the files if there is no `read`."""
     ignored: list[int] = field(default_factory=lambda: [IGNORED])
-    """Ids that are meant to be no class."""
+    """Ids that stand for no class: their pixels are ignored."""
     read: Callable[[Masked], UInt8[np.ndarray, "H W"]] | None = None
     """Makes the mask of a pair; None where the files hold ids as they should be."""
     findings: Findings = field(default_factory=dict)

@@ -49,7 +49,7 @@ class Legend:
     ids: list[int]
     """Of each class, in the masks."""
     ignored: tuple[int, ...]
-    """Ids that are meant to be no class."""
+    """Ids that stand for no class: their pixels are ignored."""
 
     def table(self) -> UInt8[np.ndarray, "ids"]:
         """From a mask's id to the class's number, or IGNORED."""

@@ -8,9 +8,10 @@ channels, with shares that are not negative: the nearest such thing is, for the 
 
     W[o, c, place]  ~  Wv[o, c] p[place],   p >= 0, sum p = 1
 
-found by turns; the table of biases is log p, and queries begin at 0. QnA's heads weigh places by
-Ws, of either sign, and the heads' sums are mixed: kernels u_a are the singular vectors of W over
-places, and each head takes a slice of the singular vectors of one of them, the largest first.
+found by alternating least squares; the table of biases is log p, and queries begin at 0. QnA's
+heads weigh places by Ws, of either sign, and the heads' sums are mixed: kernels u_a are the
+singular vectors of W over places, and each head takes a slice of the singular vectors of one of
+them, the largest first.
 """
 
 from collections.abc import Iterator

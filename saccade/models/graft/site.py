@@ -17,13 +17,13 @@ class Site:
 
     path: str
     before: str
-    """What stands there, in words."""
+    """The old module in a few words."""
     make: Callable[[Options], nn.Module] | None = None
-    """Make what comes instead, or beside it; None where nothing can."""
+    """Makes the new layer; None where none is possible."""
     why: str = ""
-    """Why nothing can."""
+    """Why no new layer is possible."""
     put: Callable[[nn.Module], None] | None = None
-    """How it gets there; by its name if None."""
+    """Puts the new layer into the network; None: it replaces the module of that name."""
     begin: Callable[[nn.Module, nn.Module], None] | None = None
     """(new, old): let the new layer begin as the old one's function, or near it."""
     reads: tuple[int, ...] = ()
@@ -33,7 +33,7 @@ class Site:
 
 
 def describe(module: nn.Module) -> str:
-    """A module in a few words."""
+    """Describe a module in a few words: its class and its sizes."""
     if isinstance(module, nn.Conv2d | nn.ConvTranspose2d):
         k, s, g = module.kernel_size, module.stride, module.groups
         more = (f" stride {s[0]}" if s[0] > 1 else "") + (f" groups {g}" if g > 1 else "")
@@ -45,13 +45,13 @@ def describe(module: nn.Module) -> str:
 
 
 def parent(model: nn.Module, path: str) -> tuple[nn.Module, str]:
-    """Who holds the module of this name, and by which word."""
+    """The module that holds the module at `path`, and the attribute's name in it."""
     above, _, word = path.rpartition(".")
     return model.get_submodule(above), word
 
 
 def set_module(model: nn.Module, path: str, module: nn.Module) -> None:
-    """Let a module stand where another stood."""
+    """Replace the module at `path`."""
     holder, word = parent(model, path)
     setattr(holder, word, module)
 
@@ -141,7 +141,7 @@ def apart(new: nn.Module, old: nn.Module, shape: tuple[int, ...]) -> float:
 
 
 def foreign_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The modules of a network, but those inside of our own layers."""
+    """All modules of a network with their names, except those inside saccade's own layers."""
     ours: list[str] = []
     for path, module in model.named_modules():
         if any(path.startswith(f"{own}.") for own in ours):

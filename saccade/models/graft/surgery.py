@@ -175,10 +175,10 @@ def _after(new: nn.Module) -> str:
 def _choose_sites(
     model: nn.Module, what: str, where: str | Sequence[str] | None, image: tuple[int, int, int]
 ) -> tuple[list[Site], list[tuple[str, str]]]:
-    """The places that are meant, and those that are left."""
+    """The places that the arguments name, and the skipped ones with a reason."""
     places = list(_sites(model, what, image))
     if what == "qna" and where is None and any(p.make for p in places if not p.reads):
-        places = [p for p in places if not p.reads]  # attention is what a transformer is asked for
+        places = [p for p in places if not p.reads]  # of a transformer, only attention
     patterns = None if where is None else [where] if isinstance(where, str) else where
     if patterns is not None and not (
         isinstance(patterns, list | tuple) and all(isinstance(p, str) for p in patterns)

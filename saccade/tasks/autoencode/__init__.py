@@ -49,7 +49,7 @@ def _every(path: str, classes: list[str]) -> unlabelled.Pictures:
 
 
 def _align(images: Any, classes: list[str]) -> Any:
-    return images  # there are no labels to bring into another order
+    return images  # no labels, so nothing to renumber
 
 
 TASK = TaskDefinition(

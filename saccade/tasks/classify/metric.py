@@ -9,7 +9,7 @@ from torch import Tensor
 
 from saccade.tasks.task import Metric
 
-MOST = 12  # images of a kind that are named
+MOST = 12  # images that are listed of each kind
 
 
 class EvaluatedImage(NamedTuple):
@@ -19,9 +19,9 @@ class EvaluatedImage(NamedTuple):
     label: int
     guess: int
     share: float
-    """Of the guess."""
+    """The model's score for its guess, in 0..1."""
     nats: float
-    """Its loss."""
+    """The cross-entropy of the image."""
 
 
 class Confusion(Metric):

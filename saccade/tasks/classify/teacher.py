@@ -38,7 +38,7 @@ from saccade.tasks.definition import Preparation
 
 DECAYS = (1e-3, 1e-2, 1e-1, 1.0)
 HELD = 0.2  # share of the training images that the decay is chosen on
-PART = 16  # images at once: larger maps are memory that is new each time, which takes longer
+PART = 16  # images at once; larger batches need fresh memory each time, which is slower
 BY_PIP = {name: f"tf_{name}" for name in TEACHERS}
 
 
@@ -85,7 +85,7 @@ def _once(teacher: Teacher, settings: Distill, preparation: Preparation) -> Tens
     recipe: Any = preparation.recipe
     if recipe.augment.mixup or recipe.augment.cutmix:
         raise ValueError(
-            "task.once: a teacher that sees each image once knows no mixed ones; set "
+            "task.once: a teacher that sees each image once has no logits for mixed images; set "
             "augment.mixup=0 augment.cutmix=0, or task.once=false"
         )
     images, file = preparation.splits.train, preparation.folder / "teacher_logits.safetensors"
@@ -113,7 +113,7 @@ def _once(teacher: Teacher, settings: Distill, preparation: Preparation) -> Tens
     except (SafetensorError, KeyError, OSError) as error:
         why = str(error).partition("\n")[0]
         raise ValueError(
-            f"task.once: {str(file)!r} is torn or of other images ({why}); remove it, and the "
+            f"task.once: {str(file)!r} is damaged or of other images ({why}); remove it, and the "
             f"teacher is asked again"
         ) from error
     return logits
@@ -157,7 +157,7 @@ def make_teacher(settings: Distill, preparation: Preparation) -> Teacher:
     except (SafetensorError, RuntimeError, OSError) as error:
         why = str(error).partition("\n")[0]
         raise ValueError(
-            f"task.teacher: {str(file)!r} is torn or of another teacher ({why}); remove it, and "
+            f"task.teacher: {str(file)!r} is damaged or of another teacher ({why}); remove it, and "
             f"the teacher's head is fitted again"
         ) from error
     return teacher.requires_grad_(False)

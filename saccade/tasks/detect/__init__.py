@@ -44,7 +44,8 @@ def _answer(task: Detect, boxes: Detections, photo: Image.Image, name: str) -> B
 
 
 def example(task: Detect, photo: Image.Image, target: dict[str, Any], answer: Any) -> Image.Image:
-    """The true boxes, those missed marked, beside those of a high score, the wrong ones marked."""
+    """Two drawings side by side: the true boxes, missed ones marked; the predicted, wrong ones
+    marked."""
     truth = SimpleNamespace(boxes=target["boxes"], labels=target["labels"], scores=None)
     guess = SimpleNamespace(
         boxes=torch.from_numpy(answer.boxes), labels=torch.from_numpy(answer.numbers),

@@ -6,8 +6,8 @@
     AR1 10 100   mean of the largest recall with so many boxes a class and image
     ARs ARm ARl  by area, as above
 
-All in percent. A figure that nothing in the truth speaks of (no small object: no APs), which
-pycocotools gives as -1, is left out. A crowd is neither found nor missed: boxes in it do not count.
+All in percent. A figure for which the truth has no object (no small object: no APs) is left out;
+pycocotools gives -1. Crowds are ignored, and so are predicted boxes inside a crowd.
 
 The truth is what the targets say, image by image; nothing is read from a file here.
 """
@@ -49,7 +49,7 @@ class AveragePrecision(Metric):
     """Whose overlap `compute` and `tables` count: of boxes, or of masks ("segm")."""
 
     def __init__(self, classes: Sequence[str], ids: Sequence[int] | None, predict: Predict):
-        package()  # to be missed now, not after an epoch
+        package()  # so that a missing package is noticed now, not after an epoch
         self.classes = tuple(classes)
         self.ids = tuple(ids) if ids is not None else tuple(range(1, len(self.classes) + 1))
         self.predict = predict
@@ -97,7 +97,7 @@ class AveragePrecision(Metric):
         self.by_image = {
             **state["by_image"],
             **self.by_image,
-        }  # an image counts once, whoever saw it
+        }  # an image counts once, even if two processes evaluated it
         self._evaluation = None
 
     def compute(self) -> dict[str, float]:

@@ -67,7 +67,7 @@ def truth_rows(key: int, one: dict[str, Any]) -> list[dict[str, Any]]:
 
 def result_rows(key: int, one: dict[str, Any], kind: str = "bbox") -> list[dict[str, Any]]:
     """What is predicted of an image, a row for each box; areas are those of boxes, or of masks."""
-    real = one["boxes"].isfinite().all(1) & one["scores"].isfinite()  # others meet no object
+    real = one["boxes"].isfinite().all(1) & one["scores"].isfinite()  # others overlap nothing
     boxes, labels, scores = (one[k][real] for k in ("boxes", "labels", "scores"))
     outlines = _outlines(one, "masks", len(real))
     outlines = [outline for outline, there in zip(outlines, real.tolist(), strict=True) if there]
@@ -118,4 +118,4 @@ def package() -> tuple[Any, Any]:
 
 
 def _silent(*_: Any) -> None:
-    """In place of the evaluation's own table."""
+    """Print nothing, in place of the evaluation's own table."""

@@ -7,8 +7,8 @@
 Matching and losses are transformers' own; each term sums those of all layers of the decoder.
 
 `boxes` counts those of the batch that the loss sees, as in DETR, and the cross-entropy divides by
-the weights it sums. So parts of an accumulated batch add up to it where they hold equally many
-boxes, and nearly so else.
+the weights it sums. So the parts of an accumulated batch add up to the whole exactly where they
+hold equally many boxes, and approximately otherwise.
 """
 
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ class DetrTask(Detect):
             predictions["auxiliary_outputs"] = [{"logits": a, "pred_boxes": b} for a, b in early]
         if (
             not predictions["pred_boxes"].isfinite().all()
-        ):  # nothing matches; the loop says what is lost
+        ):  # NaN matches nothing; the training loop names the term
             return dict.fromkeys(
                 TERMS.values(), predictions["logits"].sum() + predictions["pred_boxes"].sum()
             )

@@ -1,9 +1,9 @@
-"""Which boxes are right, which are missed, and what is taken for what.
+"""Which boxes are right, which are missed, and which classes are confused.
 
 Predicted boxes of a score of SURE or more are paired with the true ones, one to one, where the two
 overlap by OVERLAP or more: first those of one class, then those left over, each time the largest
-overlap first. So a true box without a partner is missed, a predicted one without is of nothing, and
-a pair of two classes is a confusion. What lies in a crowd counts neither way.
+overlap first. So a true box without a partner is missed, a predicted box without one is a false
+positive, and a pair of two classes is a confusion. Boxes inside a crowd are not counted.
 """
 
 from typing import NamedTuple
@@ -29,7 +29,8 @@ class Partners(NamedTuple):
     def faults(
         self, classes: Int64[Tensor, "n"], labels: Int64[Tensor, "m"]
     ) -> tuple[Bool[Tensor, "n"], Bool[Tensor, "m"]]:
-        """True boxes that are missed, and predicted ones that are of nothing or of another class.
+        """True boxes that are missed, and predicted ones that are false positives or of another
+        class.
 
         Args:
             classes: of the true boxes
@@ -97,7 +98,7 @@ def confusion(images: list[dict[str, Tensor]], classes: int) -> list[list[int]]:
 
 
 def _extra(pairs: Partners) -> Bool[Tensor, "m"]:
-    """Predicted boxes of nothing; their -1 is the last of a list."""
+    """False positives: predicted boxes without a partner."""
     return pairs.counts & (pairs.guess < 0)
 
 

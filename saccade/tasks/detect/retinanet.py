@@ -3,9 +3,10 @@
     classes = sum over anchors of focal loss / positives      each image, then their mean
     boxes   = sum over positives of |offset - encode(box)| / positives
 
-An anchor is positive for the box it overlaps by 0.5 or more, or best; background below 0.4; left
-out between. Dividing image by image makes parts of a batch add up to the batch. A batch is padded;
-anchors whose centre lies in the padding take no part, neither here nor in what is found.
+An anchor is positive for a box that it overlaps by 0.5 or more, or better than any other anchor. It
+is background if it overlaps every box by less than 0.4, and ignored between the two. The loss is
+averaged image by image, so that parts of a batch add up to the batch. Anchors whose centre lies in
+the padding of a batch are ignored, in the loss and in predictions.
 """
 
 import math
@@ -26,7 +27,7 @@ from saccade.tasks.detect.task import Detect, Detections, sizes_of, targets, to_
 from saccade.tasks.task import Terms
 
 POSITIVE, NEGATIVE = 0.5, 0.4  # overlap with a box
-CANDIDATES = 1000  # a level, before overlapping boxes are thinned out
+CANDIDATES = 1000  # boxes of a level that non-maximum suppression begins with
 
 
 class RetinaNetTask(Detect):
@@ -105,7 +106,7 @@ class RetinaNetTask(Detect):
             return torch.full((len(anchors),), background, device=anchors.device)
         return self.matcher(box_iou(boxes, anchors))
 
-    # -- what is found ----------------------------------------------------------------------
+    # -- prediction -------------------------------------------------------------------------
 
     @torch.no_grad()
     def predict(

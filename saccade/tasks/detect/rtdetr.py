@@ -3,7 +3,7 @@
     classes = varifocal loss / boxes      what a matched query should say is the overlap of its box
     boxes   = 5 sum over matches of |box - truth| / boxes        x y w h, as shares of the image
     overlap = 2 sum over matches of (1 - GIoU) / boxes
-    shaken  = all three of true boxes that were moved, each held to its own
+    shaken  = the three terms of denoising queries, which begin at shifted true boxes
 
 Matching and losses are transformers' own; each term sums those of all layers of the decoder and of
 the encoder's places. `boxes` counts those of the batch that the loss sees, as for DETR.
@@ -75,7 +75,7 @@ class RTDetrTask(Detect):
         classes = getattr(cast(Any, self.net).detr.model, "denoising_class_embed", None)
         if self.training and classes is not None:  # in every process, also one that sees no box
             terms["shaken"] = 0 * classes.weight.sum()
-        if not boxes.isfinite().all():  # nothing matches; the loop says what is lost
+        if not boxes.isfinite().all():  # NaN matches nothing; the training loop names the term
             return dict.fromkeys(terms, output["logits"].sum() + boxes.sum())
         height, width = output["whole"][0].tolist()
         truth = _labels(target, boxes.device, height, width)

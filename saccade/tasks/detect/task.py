@@ -61,7 +61,7 @@ class Detect(Task):
 
 
 def sizes_of(image: Float[Tensor, "B C H W"], size: Tensor | None) -> Int[Tensor, "B 2"]:
-    """Height and width of each image inside a padded batch; the whole of it if not told."""
+    """Height and width of each image inside a padded batch; the batch's own if `size` is None."""
     if size is not None:
         return size
     whole = torch.tensor(image.shape[2:], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Boxes by several views of an image: the boxes of all, thinned out where they overlap."""
+"""Boxes by several views of an image: those of all views, after non-maximum suppression."""
 
 from collections.abc import Sequence
 from typing import Any

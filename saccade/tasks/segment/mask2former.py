@@ -54,7 +54,7 @@ class Mask2FormerTask(SegmentTask):
         classes, masks = output["classes"].float(), output["masks"].float()
         total = classes.sum() + masks.sum()
         terms = {name: 0 * total for name, _ in TERMS.values()}
-        if not total.isfinite():  # nothing matches; the loop says what is lost
+        if not total.isfinite():  # NaN matches nothing; the training loop names the term
             return dict.fromkeys(terms, total)
         truth = [_truth(mask) for mask in target["mask"]]
         criterion = self.__dict__["criterion"].to(classes.device)

@@ -153,7 +153,7 @@ def balanced(pixels: Sequence[int] | None, power: float) -> list[float] | None:
     shares = torch.tensor(pixels, dtype=torch.float64) / sum(pixels)
     known = shares > 0
     weights = torch.where(known, shares.clamp(min=1e-12) ** -power, 1.0)
-    for _ in range(ROUNDS):  # to cut the largest lowers the mean
+    for _ in range(ROUNDS):  # cutting the largest weights lowers the mean, so it is repeated
         weights = weights / (weights * shares).sum()
         weights = weights.clamp(max=MOST)
     return torch.where(known, weights, 1.0).tolist()

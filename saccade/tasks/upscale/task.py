@@ -6,7 +6,7 @@
 
 Y is what a television calls luma, of colours in 0..1 that were rounded to 8 bits first; `factor`
 pixels of every border do not count. SSIM is the auto-encoder's, of Y. Both are means over images,
-and the same is told of bicubic interpolation.
+and both are also counted for bicubic interpolation.
 """
 
 from collections.abc import Callable

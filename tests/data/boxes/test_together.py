@@ -106,7 +106,7 @@ class Painted:
         from saccade.data.picture import Unreadable
 
         if i == self.unreadable:
-            raise Unreadable(self.name(i), "torn")
+            raise Unreadable(self.name(i), "damaged")
         image, target = painted(40 + 30 * i, 48, 64)
         photo = Image.fromarray(image.permute(1, 2, 0).numpy())
         boxes = target["boxes"].as_subclass(torch.Tensor)
