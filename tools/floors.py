@@ -43,7 +43,7 @@ SMOKE = (  # a few tests for each library that is called; two minutes of one cor
     "tests/tasks/detect/test_detr.py::test_losses_are_transformers_own",
     "tests/tasks/detect/test_retinanet.py::test_losses_are_torchvisions",
     "tests/tasks/segment/test_overlap.py",
-    "tests/test_export.py::test_onnx_and_torch_files_at_any_size",
+    "tests/export/test_export.py::test_onnx_and_torch_files_at_any_size",
     "tests/test_released.py",
 )  # fmt: skip
 
