@@ -93,7 +93,7 @@ def test_its_own_classifier_by_a_table_of_names(data, tmp_path):
 def test_its_own_classes_are_learnt_by_a_head_that_is_dropped(data, tmp_path, monkeypatch):
     """The teacher is asked once, and the saved model has one head."""
     net = saccade.build("qna_nano", num_classes=7).eval()
-    monkeypatch.setattr(teacher, "known", lambda _: net)
+    monkeypatch.setattr(teacher, "trained_network", lambda _: net)
     task = Distill(teacher="qna_nano", own=7, once=True, weight=0.5)
     run = fit(change(PLAIN, task=task), data, tmp_path / "run")
     logits = load_file(run.folder / "teacher_logits.safetensors")["logits"]
@@ -117,7 +117,7 @@ def test_its_own_classes_are_learnt_by_a_head_that_is_dropped(data, tmp_path, mo
 )
 def test_a_teacher_that_cannot_be_asked_so(task, settings, said, data, tmp_path, monkeypatch):
     net = saccade.build("qna_nano", num_classes=7).eval()
-    monkeypatch.setattr(teacher, "known", lambda _: net)
+    monkeypatch.setattr(teacher, "trained_network", lambda _: net)
     with pytest.raises(ValueError, match=said):
         fit(change(PLAIN, task=task, **settings), data, tmp_path / "run")
 
@@ -136,11 +136,11 @@ def test_a_teacher_that_is_not_there(task, kind, said, data, tmp_path):
 
 def test_a_teacher_may_give_more_features_than_its_last_map_has(data, tmp_path, monkeypatch):
     net = timm.create_model("mobilenetv3_small_050")  # 288 channels, 1024 features
-    monkeypatch.setattr(teacher, "known", lambda _: net)
+    monkeypatch.setattr(teacher, "trained_network", lambda _: net)
     recipe = change(PLAIN, task=Distill(teacher="mobilenetv3_small_050"), schedule__epochs=1)
     assert fit(recipe, data, tmp_path / "run").lines()
     vit = timm.create_model("vit_tiny_patch16_224", depth=1)
-    monkeypatch.setattr(teacher, "known", lambda _: vit)
+    monkeypatch.setattr(teacher, "trained_network", lambda _: vit)
     with pytest.raises(ValueError, match=r"does not take images of 32 px .* task\.size=224"):
         fit(recipe, data, tmp_path / "other")
 
