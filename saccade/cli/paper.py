@@ -11,10 +11,12 @@ from saccade.cli.console import say, show, show_json, table
 LEGEND = "=  as printed    [n]  see below    not run  a training by the paper's recipe would tell"
 WIDEST = 40  # letters in a line of names, or of a printed cell
 STATUS = {
-    "held": "held", "differs": "differ (with reason)", "run": "run in full",
+    "held": "held", "differs": "differ (with reason)",
+    "unexpected": "no longer as noted", "run": "run in full",
     "run at small scale": "run at small scale", "not run": "not run",
     "not counted": "not counted (with reason)",
 }  # fmt: skip
+UNKNOWN = "not as printed, and no reason is known"
 ALWAYS = ("held", "differs", "run at small scale", "not run")  # printed even where it is 0
 
 
@@ -30,7 +32,8 @@ def paper(
     It has every cell of the paper's tables, and what its text says of training and results. The
     code's side is counted on the models, read off the objects that a recipe builds, or reached by a
     run. Models with equal claims share a row. The last line counts all; without a paper, there is
-    one such line for each of the three.
+    one such line for each of the three. "No longer as noted" is what a changed program, measured
+    with --anew, does otherwise than the claims say.
 
     Examples:
         saccade paper
@@ -111,6 +114,8 @@ def _status(claim: Any, measured: Any, best: Any) -> str:
         return "run" if best.full else "run at small scale"
     if measured is None:
         return "not counted" if claim.unmeasured else "not run"
+    if claim.holds(measured) is bool(claim.differs):
+        return "unexpected"
     return "differs" if claim.differs else "held"
 
 
@@ -163,6 +168,9 @@ def _cells(line: dict[str, Any], reasons: dict[str, int]) -> tuple[str, str, str
     if line["code"] is None:
         return "", "", "not run", ""
     exact = _exact(line["code"], line["paper"])
+    if line["status"] == "unexpected":
+        note = f"as printed now, but noted is: {line['differs']}" if line["differs"] else UNKNOWN
+        return f"{exact} {mark(note)}".strip(), "red", "", ""
     if line["differs"]:
         return f"{exact} {mark('differs: ' + line['differs'])}", "yellow", "", ""
     return f"{exact} =".strip(), "green", "", ""

@@ -6,7 +6,10 @@ import pytest
 
 from saccade.cli import paper
 from saccade.files import write_json
+from saccade.paper import claims
 from tests.report.run_folders import answer, written
+
+PARAMS, CHANGED = "deployed backbone params", "no longer as noted"
 
 
 def test_paper(run):
@@ -26,6 +29,25 @@ def test_paper(run):
     whole, cells, *parts = map(int, last)
     assert sum(parts) == whole
     assert whole > cells > 150
+
+
+def test_a_program_that_no_longer_does_what_is_claimed(run, monkeypatch):
+    """Neither a claim that fails nor a difference that is gone counts as held."""
+    other = {("linglo_b0", "depths"): "(9, 9, 9, 9)", ("linglo_b1", PARAMS): 13_100_000}
+    measured = claims.measured
+    monkeypatch.setattr(
+        claims, "measured", lambda row: other.get((row.name, row.claim.what)) or measured(row)
+    )
+    code, out = run("paper", "linglo")
+    assert code == 0, out
+    assert re.search(r"linglo_b0 +depths +\(2, 3, 3, 2\) +\(9, 9, 9, 9\) \[\d+\]\n", out)
+    assert re.search(rf"linglo_b1 +{PARAMS} +13.1M +13,100,000 \[\d+\]\n", out)
+    words = " ".join(out.split())
+    assert "not as printed, and no reason is known" in words
+    assert "as printed now, but noted is: counted as b0 is" in words
+    assert "2 no longer as noted" in words
+    heads, line = run("paper")[1].splitlines()[:2]
+    assert dict(zip(re.split(r" {2,}", heads), line.split(), strict=True))[CHANGED] == "2"
 
 
 def test_paper_shows_what_runs_reached(run, tmp_path, monkeypatch):
