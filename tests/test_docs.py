@@ -33,7 +33,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(samples.path("cat"), tmp_path / "cat.jpg")
     shutil.copy(samples.path("cat"), tmp_path / "photo.jpg")
-    folder(tmp_path / "FOLDER")
+    folder(tmp_path / "FOLDER", train=12)
     mpl.use("Agg", force=True)
     return tmp_path
 

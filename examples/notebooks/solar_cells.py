@@ -1,8 +1,9 @@
 # %% [markdown]
 # # Defects of solar cells
-# 2,624 electroluminescence images of solar cells come with `pip install elpv-dataset`. Is a cell broken? We use a
-# part of them, small, and begin from weights that have seen pets: what is wrong with a cell is small and rare, so a
-# network that has seen something learns faster than one that has seen nothing.
+# 2,624 electroluminescence images of solar cells come with `pip install elpv-dataset`. Is a cell broken? We take 1,200
+# of those that experts were sure of, 900 to learn from, and begin with the weights of the package: what is wrong with
+# a cell is small and rare, so a network that has seen something learns faster than one that has seen nothing. About
+# two thirds of the cells are sound; an answer is worth something where it is right more often than that.
 
 # %%
 import os
@@ -18,22 +19,20 @@ import saccade
 images, probability, kinds = load_dataset()
 chosen = np.random.default_rng(0).permutation(
     np.flatnonzero((probability == 0) | (probability == 1))
-)[:600]
+)[:1200]
 folder = Path(tempfile.mkdtemp()) / "cells"
 for i, k in enumerate(chosen):
     name = "broken" if probability[k] == 1 else "sound"
-    place = folder / ("val" if i < 150 else "train") / name
+    place = folder / ("val" if i < 300 else "train") / name
     place.mkdir(parents=True, exist_ok=True)
     Image.fromarray(images[k]).resize((96, 96)).save(place / f"{k}.png")
 print(len(chosen), "cells,", int((probability[chosen] == 1).sum()), "broken")
 
 # %%
-epochs = int(os.environ.get("EPOCHS", 4))
+epochs = int(os.environ.get("EPOCHS", 6))
 run = saccade.train(
     "finetune",
     folder,
-    model="linglo_nano",
-    start="linglo_nano",
     epochs=epochs,
     size=96,
     batch=32,
@@ -43,7 +42,7 @@ run = saccade.train(
 run
 
 # %% [markdown]
-# Which cells does it call broken, and what speaks for it? Evidence is exact: red speaks for the class, blue against.
+# Which of the broken cells does it find, and what speaks for it? Evidence is exact: red speaks for the class, blue against.
 
 # %%
 from saccade import view
