@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 T = TypeVar("T")
 LOST = ("gloo", "Connection", "NCCL", "Socket", "timed out", "Timeout")
 TIMEOUT = timedelta(seconds=45)  # without an answer, after which a rank counts as lost
+COMPILING = timedelta(minutes=30)  # the same, where a step may stop to compile
 DAY = timedelta(days=1)  # while the first works alone: fits a teacher, writes to a slow disk
 
 
@@ -68,6 +69,12 @@ def process_group(device: str | None = None) -> Generator[Group]:
         yield Group(dist.get_rank(), dist.get_world_size(), here, slow)
     finally:
         dist.destroy_process_group()
+
+
+def wait_for_compilers(group: Group) -> None:
+    """Let processes be silent for longer: each compiles by itself, and anew for other shapes."""
+    if group.world > 1:
+        dist.set_timeout(COMPILING)
 
 
 @contextmanager

@@ -61,6 +61,7 @@ class Training:
         if not split:  # FSDP2 takes plain layouts only
             self.task.to(memory_format=torch.channels_last)
         if self.loop.compile:
+            distributed.wait_for_compilers(group)
             self.task.net.compile()
         self.frozen = make.frozen_norms(self.task.net, self.recipe)
         self.model = (distributed.shard if split else distributed.data_parallel)(self.task, group)
