@@ -185,6 +185,7 @@ def test_tests_mirror_the_source():
     used.add(Path("paper/test_tables.py"))  # the papers' tables, as printed
     used.add(Path("engine/test_papers.py"))  # the papers' recipes, as the engine runs them
     used.add(Path("test_campaign.py"))  # tools/campaign
+    used.add(Path("test_instructions.py"))  # tools/instructions.py
     used.add(Path("test_workflows.py"))  # .github/workflows
     used.add(Path("ops/triton/test_random.py"))  # all of Triton's kernels, by saccade.bench
     used.add(Path("ops/native/test_products.py"))  # src/product_tasks.h
