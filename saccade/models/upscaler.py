@@ -107,7 +107,7 @@ class Upscaler(nn.Module):
         steps = (2, 2) if factor == 4 else (factor,)
         self.up = nn.Sequential(*(_up(up, dim, step) for step in steps))
         self.colour = nn.Conv2d(dim, in_chans, 3, padding=1)
-        for parameter in self.colour.parameters():  # it begins as bicubic interpolation
+        for parameter in self.colour.parameters():  # it begins as PyTorch's bicubic interpolation
             nn.init.zeros_(parameter)
         self.default_cfg: dict[str, Any] = {
             "architecture": "upscaler", "input_size": (in_chans, 96, 96),
@@ -129,7 +129,7 @@ class Upscaler(nn.Module):
 
 
 def bicubic(image: Float[Tensor, "B C H W"], factor: int) -> Float[Tensor, "B C Hs Ws"]:
-    """The interpolation that every method is measured against."""
+    """What the network adds to: PyTorch's bicubic interpolation (a = -3/4)."""
     if torch.compiler.is_exporting():  # by its sizes, a graph would hold for one size only
         return F.interpolate(image, scale_factor=float(factor), mode="bicubic")
     H, W = image.shape[2:]
