@@ -267,11 +267,9 @@ void sasa() {
     c.B = c.heads = 1, c.d = 128, c.window = one_of({3, 7, 15}), c.H = whole(1, 2),
     c.W = whole(40, 140);
   c.tables = position && chance(0.5) ? c.heads : 1;
-  c.half = chance(0.3);
   say("sasa", {{"type", c.type}, {"threads", c.threads}, {"B", c.B}, {"heads", c.heads}, {"d", c.d},
                {"H", c.H}, {"W", c.W}, {"window", c.window}, {"mask", c.mask},
-               {"tables", c.tables}, {"content", content}, {"position", position},
-               {"half", c.half}});
+               {"tables", c.tables}, {"content", content}, {"position", position}});
   const int B = c.B, C = c.heads * c.d, H = c.H, W = c.W, K = c.window, P = K / 2, half = c.d / 2;
   const double scale = one_of({1, 1, 2}) / std::sqrt(std::sqrt(double(c.d)));
   Tensor q = input(type, B, C, H, W, scale), k, v = input(type, B, C, H, W, 1);
@@ -344,8 +342,7 @@ void sasa() {
           }
         }
   const double most = tolerance(type);
-  const double rounding = c.half && type == FLOAT32 ? tolerance(BFLOAT16) : most;
-  if (done(saccade_sasa_forward, c)) compare("out", out, outs, rounding);
+  if (done(saccade_sasa_forward, c)) compare("out", out, outs, most);
   if (!done(saccade_sasa_backward, c)) return;
   compare("dq", dq, dqs, most), compare("dv", dv, dvs, most);
   if (content) compare("dk", dk, dks, most);

@@ -39,7 +39,6 @@ struct Sasa {
   Map out;                // forward
   Map gout, dq, dk, dv;   // backward
   void *drow, *dcol;      // as row and col
-  int32_t half;           // forward, of maps in fp32: as in Linear
 };
 
 // Aggregation over strided windows by L learned queries a head. Channels: l * heads + head of s,

@@ -122,12 +122,9 @@ int each_task(const Work& work, int threads, Run run) {
 
 const Kernels& kernels_for(int32_t type) { return type == FLOAT64 ? generic::table : kernels(); }
 
-const SasaKernels& sasa_for(int32_t type, int32_t half) {
+const SasaKernels& sasa_for(int32_t type) {
   const Kernels& k = kernels_for(type);
-#ifdef SACCADE_NEONBF16
-  half = 0;  // maps in fp32 are not rounded there
-#endif
-  return type == BFLOAT16 || (type == FLOAT32 && half) ? k.sasa_half : k.sasa;
+  return type == BFLOAT16 ? k.sasa_half : k.sasa;
 }
 
 const ProductKernels& products_for(int32_t half) {
@@ -157,11 +154,11 @@ int reduced(const Call& call, const Work& work, void (*run)(const Call&, int, vo
 }
 
 int run_forward(const Sasa& call) {
-  const SasaKernels& k = sasa_for(call.type, call.half);
+  const SasaKernels& k = sasa_for(call.type);
   return forward(call, k.work(call, false), k.forward);
 }
 int run_backward(const Sasa& call) {
-  const SasaKernels& k = sasa_for(call.type, 0);
+  const SasaKernels& k = sasa_for(call.type);
   return reduced(call, k.work(call, true), k.backward, k.reduce);
 }
 int run_forward(const Qna& call) {

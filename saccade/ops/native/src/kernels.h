@@ -55,7 +55,7 @@ struct ProductKernels {
 
 struct Kernels {
   const char* name;
-  SasaKernels sasa, sasa_half;  // the second for bfloat16, and for products of it
+  SasaKernels sasa, sasa_half;  // the second for bfloat16
   ProductKernels products, half_products;  // the second with products of bfloat16, if there are such
   Work (*qna_work)(const Qna&, bool backward);
   void (*qna_forward)(const Qna&, int task, void* scratch);

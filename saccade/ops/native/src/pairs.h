@@ -37,9 +37,6 @@ typedef __m256i Numbers;
 INLINE Numbers load_numbers(const uint16_t* p, SomeLanes some) {
   return _mm256_maskz_loadu_epi16(some, p);
 }
-INLINE Numbers load_numbers(const float* p, SomeLanes some) {
-  return (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, p));
-}
 INLINE Pairs interleave(Numbers a, Numbers b) {
   return _mm512_or_si512(_mm512_cvtepu16_epi32(a), _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
 }
@@ -56,20 +53,14 @@ INLINE Pairs highs(Pairs a, Pairs b) {
 }
 
 // Eight channels of n <= 16 pixels, `column` numbers apart, become pairs of channels, `pitch` apart.
-INLINE __m128i channels_of(const uint16_t* p) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-}
-INLINE __m128i channels_of(const float* p) {
-  return (__m128i)_mm256_cvtneps_pbh(_mm256_loadu_ps(p));
-}
-template <bool WHOLE, class E>
-INLINE void pair_channels(const E* s, ptrdiff_t column, int n, ptrdiff_t ahead, ptrdiff_t pitch,
-                          Pair* to) {
+template <bool WHOLE>
+INLINE void pair_channels(const uint16_t* s, ptrdiff_t column, int n, ptrdiff_t ahead,
+                          ptrdiff_t pitch, Pair* to) {
   __m512i u[4], v[4];  // pixels j, j + 4, ...; pairs of channels become rows
   const auto pixel = [&](int i) INLINED {
-    const E* p = s + (WHOLE || i < n ? i : n - 1) * column;
+    const uint16_t* p = s + (WHOLE || i < n ? i : n - 1) * column;
     __builtin_prefetch(p + ahead, 0, 2);
-    return channels_of(p);
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   };
   const auto give = [&](int e, __m512i row) INLINED {
     if (WHOLE)
@@ -102,6 +93,10 @@ INLINE Lanes above_floor(Lanes x) {
   return _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
 }
 INLINE Lanes times_power(Lanes p, Lanes x) { return _mm512_scalef_ps(p, x); }
+
+INLINE bool any_above(Lanes v, float limit) {
+  return _mm512_cmp_ps_mask(_mm512_abs_ps(v), _mm512_set1_ps(limit), _CMP_GT_OQ);
+}
 #else
 typedef uint32x4_t Pairs;
 typedef Half::I SomeLanes;
@@ -146,6 +141,8 @@ INLINE Lanes times_power(Lanes p, Lanes x) {
   const Lanes n = maximum_as<Half>(splat_as<Half>(-127.0f), vrndmq_f32(x)) + (12582912.0f + 127.0f);
   return p * (Lanes)((Half::I)n << 23);
 }
+
+INLINE bool any_above(Lanes v, float limit) { return vmaxvq_f32(vabsq_f32(v)) > limit; }
 #endif
 
 // Half a pair may be out of reach of a sum. A weight of zero is not enough: 0 * NaN would be NaN.
@@ -159,24 +156,16 @@ INLINE Pairs only(Pairs v) {
 
 // -- rows ------------------------------------------------------------------------------------
 
-INLINE Pair bits(uint16_t x) { return x; }
-INLINE Pair bits(float x) {
-  bfloat16 rounded;
-  narrow_one(&rounded, x);
-  return rounded.bits;
-}
-
 // `pack_pairs` as far as it goes by vectors; how many channels that are.
 #ifdef __AVX512BF16__
-template <class E>
-INLINE int pack_whole_pairs(const E* src, const Map& map, int d, int n, ptrdiff_t pitch,
+INLINE int pack_whole_pairs(const uint16_t* src, const Map& map, int d, int n, ptrdiff_t pitch,
                             ptrdiff_t ahead, Pair* dst) {
   const auto some = SomeLanes((1u << min(n, 16)) - 1);
   if (map.column == 1) {
     for (int c = 0; c < d; c += 2, src += 2 * map.channel, dst += pitch) {
       const bool even = c + 1 < d;
-      fetch(src + ahead, n * sizeof(E));
-      if (even) fetch(src + map.channel + ahead, n * sizeof(E));
+      fetch(src + ahead, n * sizeof(*src));
+      if (even) fetch(src + map.channel + ahead, n * sizeof(*src));
       const auto at = [&](int x) INLINED {
         const Numbers second = even ? load_numbers(src + map.channel + x, some) : Numbers{};
         _mm512_mask_storeu_epi32(dst + x, some, interleave(load_numbers(src + x, some), second));
@@ -221,19 +210,17 @@ INLINE int pack_whole_pairs(const uint16_t* src, const Map& map, int d, int n, p
 #endif
 
 // Channels [c0, c0 + d) of pixels [from, to) of row y, by channels: pixel `from` of pair e to
-// dst[e * pitch]. What lies `ahead` elements on will be wanted soon. E: uint16_t, the bits of a
-// bfloat16; with AVX-512, also float, which is rounded.
-template <class E>
-void pack_pairs(const Map map, int b, int c0, int d, int y, int from, int to, ptrdiff_t pitch,
-                ptrdiff_t ahead, Pair* dst) {
-  const E* src = static_cast<const E*>(map.data) + b * map.batch + c0 * map.channel + y * map.row +
-                 from * map.column;
+// dst[e * pitch]. What lies `ahead` elements on will be wanted soon.
+inline void pack_pairs(const Map map, int b, int c0, int d, int y, int from, int to,
+                       ptrdiff_t pitch, ptrdiff_t ahead, Pair* dst) {
+  const uint16_t* src = static_cast<const uint16_t*>(map.data) + b * map.batch + c0 * map.channel +
+                        y * map.row + from * map.column;
   const int n = to - from;
   const int whole = pack_whole_pairs(src, map, d, n, pitch, ahead, dst);
   for (int c = whole; c < d; c += 2)
     for (int x = 0; x < n; x++) {
-      const E* s = src + x * map.column + c * map.channel;
-      dst[c / 2 * pitch + x] = bits(s[0]) | (c + 1 < d ? bits(s[map.channel]) : 0) << 16;
+      const uint16_t* s = src + x * map.column + c * map.channel;
+      dst[c / 2 * pitch + x] = Pair(s[0]) | Pair(c + 1 < d ? s[map.channel] : 0) << 16;
     }
 }
 

@@ -21,12 +21,7 @@ Work work(const Sasa& c, bool backward) {
 void forward(const Sasa& c, int task, void* scratch) {
   known_window(c.window, [&](auto k) {
     const SasaPlan plan = sasa_plan<SasaHalfTile<>>(c, false);
-    constexpr int KNOWN = decltype(k)::value;
-    float* room = static_cast<float*>(scratch);
-#ifdef SACCADE_PAIRS
-    if (c.type == FLOAT32) return sasa_half_forward<float, KNOWN>(c, plan, task, room);
-#endif
-    sasa_half_forward<uint16_t, KNOWN>(c, plan, task, room);
+    sasa_half_forward<decltype(k)::value>(c, plan, task, static_cast<float*>(scratch));
   });
 }
 void backward(const Sasa& c, int task, void* scratch, void* partial) {

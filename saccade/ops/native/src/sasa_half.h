@@ -9,18 +9,7 @@
 namespace saccade {
 namespace SACCADE_ISA {
 
-// What a map of E is written as.
-template <class E>
-struct Stored {
-  using Element = bfloat16;
-};
-template <>
-struct Stored<float> {
-  using Element = float;
-};
-
-// E: uint16_t or, of maps in fp32, float; see pack_pairs.
-template <class E, int Known>
+template <int Known>
 void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scratch) {
   const SasaPart part(c, plan, task);
   SasaHalfTile<Known> tile(c, plan.strip, plan.pitch);
@@ -30,7 +19,7 @@ void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scr
   const int P = tile.P, c0 = part.head * c.d, x0 = max(0, tile.left), x1 = min(c.W, part.x1 + P);
   const auto row_in = [&](const Map& map, int y, int from, int to, Pair* dst) {
     if (!tile.inside(y)) return zero(dst, tile.duo);
-    pack_pairs<E>(map, part.b, c0, c.d, y, from, to, plan.pitch, soon(map, y, c.H, 2 + P, c.d),
+    pack_pairs(map, part.b, c0, c.d, y, from, to, plan.pitch, soon(map, y, c.H, 2 + P, c.d),
                dst + from - tile.left);
   };
   for (int y = part.y0, next = y; y < part.y1; y += 2) {
@@ -48,8 +37,8 @@ void sasa_half_forward(const Sasa& c, const SasaPlan& plan, int task, float* scr
       row_in(c.q, y + i, part.x0, part.x1, tile.queries + i * tile.duo);
     for (int x = 0; x < part.x1 - part.x0; x += tile.N) tile.forward(y, x);
     for (int i = 0; i < min(2, part.y1 - y); i++)
-      unpack<typename Stored<E>::Element>(c.out, part.b, c0, c.d, y + i, part.x0, part.x1,
-                                          plan.pitch, 1.0f, tile.outs + i * tile.row + P);
+      unpack<bfloat16>(c.out, part.b, c0, c.d, y + i, part.x0, part.x1, plan.pitch, 1.0f,
+                       tile.outs + i * tile.row + P);
   }
 }
 
@@ -70,7 +59,7 @@ void sasa_half_backward(const Sasa& c, const SasaPlan& plan, int task, float* sc
   const int x0 = max(0, tile.left), x1 = min(c.W, q1 + P);
   const auto row_in = [&](const Map& map, int y, int from, int to, Pair* dst) {
     if (!tile.inside(y)) return zero(dst, tile.duo);
-    pack_pairs<uint16_t>(map, part.b, c0, d, y, from, to, pitch, soon(map, y, c.H, 2 + P, d),
+    pack_pairs(map, part.b, c0, d, y, from, to, pitch, soon(map, y, c.H, 2 + P, d),
                dst + from - tile.left);
   };
   const int first = max(0, part.y0 - P) / 2 * 2, last = min(c.H, part.y1 + P);

@@ -65,11 +65,11 @@ void SasaHalfTile<Known>::backward_queries(int y, int rows, int x0, bool own, Ha
   products<true>(q, keys, content ? int(duo / pitch) : 0, y, x0, logits, top);
   products<false>(g, values, int(duo / pitch), y, x0, dweights, top);
   for (int i = 0; i < 2; i++) {
-    const Lanes most = top[i] * log2e;
+    const Lanes most = top[i];  // see STEEP
     Lanes total[2] = {}, weighted[2] = {};
     float *s = logits + i * K * K * N, *dp = dweights + i * K * K * N;
     const auto entry = [&](int j, int n) INLINED {
-      const Lanes e = exp2_coarse(load_as<Half>(s + j * N) * log2e - most);
+      const Lanes e = exp2_coarse((load_as<Half>(s + j * N) - most) * log2e);
       store_as<Half>(s + j * N, e);
       total[n] += e;
       weighted[n] += e * load_as<Half>(dp + j * N);

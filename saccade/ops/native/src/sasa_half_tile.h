@@ -237,36 +237,49 @@ struct SasaHalfTile : SasaWindow<Known> {
     }
   }
 
+  // Of s log2e - top log2e, one product is rounded, and the other, fused with the difference, is not.
+  // Where logits are larger than this, that may exceed all exponents; there, s - top comes first.
+  static constexpr float STEEP = 1e8f;
+
+  // The numerators of query row i in pairs, of logits of which `top` is the largest; their sum.
+  template <class Steep>
+  INLINE Lanes exponentials(Steep, int y, int i, Lanes top) {
+    const Lanes log2e = splat_as<Half>(float(LOG2E)), most = top * log2e;
+    const auto power = [&](const float* s) INLINED {
+      const Lanes x = load_as<Half>(s);
+      return exp2_coarse(Steep::value ? (x - top) * log2e : x * log2e - most);
+    };
+    Lanes total[2] = {};
+    for (int m = 0; m <= P; m++) {
+      const float* s = logits + ptrdiff_t(i * K + 2 * m - i) * K * N;
+      Pair* to = weights + (i * (P + 1) + m) * K * N;
+      const auto row_of = [&](auto first, auto second) INLINED {
+        for (int b = 0; b < K; b++) {
+          Lanes e[2] = {};
+          if (first) total[0] += e[0] = power(s + b * N);
+          if (second) total[1] += e[1] = power(s + (K + b) * N);
+          store_pairs(to + b * N, interleave(e[0], e[1]));
+        }
+      };
+      const bool first = takes_part(y, i, 2 * m - i), second = takes_part(y, i, 2 * m + 1 - i);
+      if (first && second)
+        row_of(std::true_type{}, std::true_type{});
+      else if (first)
+        row_of(std::true_type{}, std::false_type{});
+      else if (second)
+        row_of(std::false_type{}, std::true_type{});
+    }
+    return total[0] + total[1];
+  }
+
   void forward(int y, int x0) {
     const Pair* q = queries + P + x0;
-    const Lanes log2e = splat_as<Half>(float(LOG2E));
     position_logits(q, border + x0 * K);
     Lanes top[2] = {splat_as<Half>(-3e38f), splat_as<Half>(-3e38f)}, scale[2];
     products<true>(q, keys, content ? int(duo / pitch) : 0, y, x0, logits, top);
-    for (int i = 0; i < 2; i++) {
-      const Lanes most = top[i] * log2e;
-      Lanes total[2] = {};
-      for (int m = 0; m <= P; m++) {
-        const float* s = logits + ptrdiff_t(i * K + 2 * m - i) * K * N;
-        Pair* to = weights + (i * (P + 1) + m) * K * N;
-        const auto row_of = [&](auto first, auto second) INLINED {
-          for (int b = 0; b < K; b++) {
-            Lanes e[2] = {};
-            if (first) total[0] += e[0] = exp2_coarse(load_as<Half>(s + b * N) * log2e - most);
-            if (second) total[1] += e[1] = exp2_coarse(load_as<Half>(s + (K + b) * N) * log2e - most);
-            store_pairs(to + b * N, interleave(e[0], e[1]));
-          }
-        };
-        const bool first = takes_part(y, i, 2 * m - i), second = takes_part(y, i, 2 * m + 1 - i);
-        if (first && second)
-          row_of(std::true_type{}, std::true_type{});
-        else if (first)
-          row_of(std::true_type{}, std::false_type{});
-        else if (second)
-          row_of(std::false_type{}, std::true_type{});
-      }
-      scale[i] = 1.0f / (total[0] + total[1]);
-    }
+    for (int i = 0; i < 2; i++)
+      scale[i] = 1.0f / (any_above(top[i], STEEP) ? exponentials(std::true_type{}, y, i, top[i])
+                                                  : exponentials(std::false_type{}, y, i, top[i]));
     channel_blocks(0, d, [&](int c, auto nc) INLINED {
       constexpr int NC = decltype(nc)::value;
       Lanes sum[2][NC];
