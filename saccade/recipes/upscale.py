@@ -62,7 +62,7 @@ UPSCALE = Recipe(
     task=Upscale(),
     augment=PatchAugment(),
     test=WholeTest(),
-    optim=Optim(name="adamw", lr=2e-3, weight_decay=0.0, clip=1.0),
+    optim=Optim(name="adamw", lr=1e-3, weight_decay=0.0, clip=1.0),
     schedule=Schedule(epochs=20, warmup=1),
     loop=Loop(batch=16, evaluate_every=5),
 )
