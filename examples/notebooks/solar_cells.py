@@ -60,4 +60,6 @@ score, surest = max(hits)
 photo = picture.read(surest, 96)
 x = picture.to_input(photo, model.default_cfg)
 maps = view.class_evidence(model, x, [0, 1], fine=True)
-view.sheet(photo, {"evidence": maps}, f"a broken cell, {score:.0%}", run.classes, signed=True, side=2.5)
+view.sheet(
+    photo, {"evidence": maps}, f"a broken cell, {score:.0%}", run.classes, signed=True, side=2.5
+)

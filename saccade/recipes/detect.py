@@ -238,16 +238,17 @@ DETECT_DETR = change(
 
 DETECT_RTDETR = change(
     DETECT,
-    about="""The same with a small RT-DETR: boxes as a set, without thinning out.
-    pip install 'saccade[detection]'; saccade train detect_rtdetr --data FOLDER --start RUN. Of
-    292 pictures of blood cells, 12 epochs (4 minutes of one core) reached 38.2 AP.""",
-    model=Model(name="linglo_nano", drop_path=0.0),
+    about="""The same with a small RT-DETR: boxes as a set, not thinned out. Its backbone begins
+    with weights of the package.
+    pip install 'saccade[detection]'; saccade train detect_rtdetr --data FOLDER. Of 318 pictures of
+    pets, 24 epochs found their heads at 52.6 AP (20 minutes of one core), of 292 pictures of blood
+    cells 12 at 57.8 (9 minutes).""",
     task=RTDetr(
         queries=60, dim=96, levels=2, decoder=3, heads=6, hidden=256, expand=0.5, denoising=40
     ),
-    optim=Optim(name="adamw", lr=5e-4, lr_batch=8, weight_decay=1e-4, clip=0.1),
-    schedule=Schedule(epochs=72, warmup=2, end=0.01),
-    loop=Loop(batch=8, ema=0.998, evaluate_every=6),
+    optim=Optim(name="muon", lr=0.005, momentum=0.95, weight_decay=1e-4),
+    schedule=Schedule(epochs=24, warmup=2, end=0.01),
+    loop=Loop(batch=8, ema=0.998, evaluate_every=4),
 )
 
 RECIPES = {"detect": DETECT, "detect_detr": DETECT_DETR, "detect_rtdetr": DETECT_RTDETR}

@@ -21,6 +21,7 @@ from saccade.draw.boxes import draw_boxes
 from saccade.draw.masks import overlay
 
 INLINE_SIDE = 480  # pixels of a picture's long side in a notebook
+NAMED = 10  # boxes that a printed answer names
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -111,8 +112,10 @@ class BoxAnswer(PictureAnswer):
     def __str__(self) -> str:
         if not len(self.boxes):
             return "no boxes"
-        rows = zip(self.labels, self.scores, strict=True)
-        return ", ".join(f"{label} {100 * score:.0f}%" for label, score in rows)
+        rows = list(zip(self.labels, self.scores, strict=True))[:NAMED]
+        more = len(self.labels) - len(rows)
+        words = ", ".join(f"{label} {100 * score:.0f}%" for label, score in rows)
+        return f"{words} and {more} more" if more else words
 
     def draw(self) -> Image.Image:
         return draw_boxes(self.photo, _BoxRows(self.boxes, self.numbers, self.scores), self.classes)

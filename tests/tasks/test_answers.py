@@ -26,6 +26,16 @@ def test_boxes_are_drawn():
     assert not np.array_equal(np.asarray(answer.draw()), np.asarray(PHOTO))
 
 
+def test_of_very_many_boxes_the_first_are_named():
+    answer = BoxAnswer(
+        photo=PHOTO, boxes=np.zeros((100, 4)), numbers=np.zeros(100, np.int64),
+        scores=np.linspace(0.9, 0.1, 100), classes=("disc",),
+    )  # fmt: skip
+    assert str(answer).count("disc") == 10
+    assert str(answer).endswith(" and 90 more")
+    assert len(answer.labels) == 100
+
+
 def test_masks_have_shares():
     mask = np.zeros((30, 40), np.uint8)
     mask[:, :10] = 2
