@@ -279,13 +279,14 @@ INLINE void mix_pairs(const Pair* p, ptrdiff_t p_row, ptrdiff_t p_offset, const 
   }
 }
 
-// 2^x for x <= 0, to 13 bits, of which a bfloat16 keeps 8. NaN stays NaN.
+// 2^x for x <= 0, to 13 bits, of which a bfloat16 keeps 8; 2^0 is 1, so a weight alone has no
+// gradient. NaN stays NaN.
 INLINE Lanes exp2_coarse(Lanes x) {
   const Lanes r = above_floor(x);
-  Lanes p = splat_as<Half>(7.802452332e-02f);
-  p = p * r + splat_as<Half>(2.260671590e-01f);
-  p = p * r + splat_as<Half>(6.958335367e-01f);
-  p = p * r + splat_as<Half>(9.999252192e-01f);
+  Lanes p = splat_as<Half>(7.811384678e-02f);
+  p = p * r + splat_as<Half>(2.265493345e-01f);
+  p = p * r + splat_as<Half>(6.953368187e-01f);
+  p = p * r + splat_as<Half>(1.0f);
   return times_power(p, x);  // p 2^floor(x)
 }
 
