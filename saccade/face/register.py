@@ -126,7 +126,7 @@ def _add_layer(name: str, layer: type[nn.Module], module: str, like: tuple[str, 
     mixers: dict[str, Any] = linglo.MIXERS
     mixers[name] = layer
     if callable(getattr(layer, "weights", None)):
-        view.OUTSIDE[name] = layer
+        view.BY_WEIGHTS[name] = layer
     for variant in like:
         whole = f"{variant}_{name}"
         zoo.add_variant(

@@ -190,7 +190,7 @@ def fitted(size: tuple[int, int], side: int) -> tuple[int, int]:
 
 def _layers(model: PageModel) -> bool:
     """Whether there are layers whose attention can be drawn."""
-    kind = {**view.OUTSIDE, **view.LAYERS}.get(model.family)
+    kind = {**view.BY_WEIGHTS, **view.LAYERS}.get(model.family)
     return kind is not None and any(isinstance(layer, kind) for layer in model.net.modules())
 
 

@@ -26,8 +26,8 @@ LAYERS: dict[str, type[nn.Module]] = {
     "qna": LearnedQueryAttention,
     "sasa": StandAloneAttention,
 }
-OUTSIDE: dict[str, type[nn.Module]] = {}
-"""Layers that `saccade.register` made known; their `weights(x)` give B H W h."""
+BY_WEIGHTS: dict[str, type[nn.Module]] = {}
+"""Layers whose `weights(x)` give B H W h, by word: saccade.register adds those from outside."""
 
 
 @torch.no_grad()
@@ -256,10 +256,10 @@ def _between(
 
 
 @torch.no_grad()
-def outside_weights(
+def layer_weights(
     model: nn.Module, image: Float[Tensor, "1 C H W"], kind: type[nn.Module]
 ) -> dict[str, np.ndarray]:
-    """The attention of every layer of a registered kind: a map per head (h, H, W)."""
+    """The `weights` of every layer of a kind of `BY_WEIGHTS`: a map per head (h, H, W)."""
     maps = {}
     for name, (layer, x) in watch(model, image, kind).items():
         weights: Any = layer.weights
@@ -314,7 +314,7 @@ def maps_of(
     elif family == "linglo":
         maps = linglo_saliency(model, image)
     else:
-        maps = outside_weights(model, image, OUTSIDE[family])
+        maps = layer_weights(model, image, BY_WEIGHTS[family])
     labels = {name: labels_of(model.get_submodule(name), len(one)) for name, one in maps.items()}
     return maps, labels, what, place
 
@@ -330,7 +330,7 @@ def labels_of(layer: Any, maps: int) -> list[str]:
 
 def attention_of(model: nn.Module, name: str) -> str:
     """The kind of attention that a model has: the family's name."""
-    for family, kind in {**OUTSIDE, **LAYERS}.items():
+    for family, kind in {**BY_WEIGHTS, **LAYERS}.items():
         if any(isinstance(module, kind) for module in model.modules()):
             return family
     raise ValueError(f"view: {name!r} has no attention to draw, of any of the three papers")

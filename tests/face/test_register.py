@@ -30,7 +30,7 @@ def layer_file(tmp_path, monkeypatch):
     """The page's file in a folder of its own; all that it registers is gone afterwards."""
     path = tmp_path / "mean_attention.py"
     path.write_text(BLOCKS[0])
-    registries = (outside.MODULES, zoo.VARIANTS, linglo.MIXERS, view.OUTSIDE, book.RECIPES)
+    registries = (outside.MODULES, zoo.VARIANTS, linglo.MIXERS, view.BY_WEIGHTS, book.RECIPES)
     before = [dict(registry) for registry in registries]
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.chdir(tmp_path)
