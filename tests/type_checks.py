@@ -4,12 +4,15 @@ jaxtyping's import hook (`--jaxtyping-packages` in pyproject.toml) puts `jaxtypi
 every function of the package; on a function inside a function, each time that the outer one runs.
 Its wrapper binds the signature and calls beartype twice. `jaxtyped` here takes its place:
 
-    a function that names arrays (Float[Tensor, "B C H W"])    jaxtyping's wrapper, as before
+    a function that names arrays (Float[Tensor, "B C H W"])    jaxtyping's wrapper, as before, once
+                                                               for arguments of equal shapes
     any other                                                  beartype alone
     a function inside a function, without arrays               nothing; ty checks it
     in torch.compile and torch.export                          nothing: tracing checks takes long
 
-The checks of a function are made when it is first called.
+The checks of a function are made when it is first called. Whether arguments and a result are right
+follows from their types, their tensors' shapes and dtypes, and the values of plain numbers: calls
+that are equal in all of these are checked once (`once`).
 """
 
 import functools
@@ -17,11 +20,16 @@ import inspect
 from typing import get_args
 
 import jaxtyping
+import numpy as np
 import torch
 from jaxtyping import AbstractArray
 
 WITH_JAXTYPING = jaxtyping.jaxtyped
 LOOK_AT_FRAMES = {"saccade.face.register"}  # which know jaxtyping's frames between them
+LONGEST = 16  # items of a list or a dict that are described; longer ones are checked in every call
+MOST = 1000  # calls that are remembered of a function
+TENSORS = {torch.Tensor, torch.nn.Parameter}
+PLAIN = {int, float, bool, str, type(None), complex, bytes}
 
 
 def install():
@@ -37,7 +45,7 @@ def jaxtyped(thing=None, *, typechecker):
         return WITH_JAXTYPING(thing, typechecker=typechecker)
     hints = [*getattr(thing, "__annotations__", {}).values()]
     if any(map(names_arrays, hints)):
-        return eager_only(thing, lambda: WITH_JAXTYPING(thing, typechecker=typechecker))
+        return eager_only(thing, lambda: once(thing, typechecker))
     if not hints or "<locals>" in thing.__qualname__:
         return thing
     return eager_only(thing, lambda: with_types(thing, typechecker))
@@ -76,3 +84,68 @@ def eager_only(function, check):
         return checked[0](*args, **kwargs)
 
     return call
+
+
+def once(function, typechecker):
+    """The function with jaxtyping's checks, which are skipped for what was right before.
+
+    Arguments are checked before the function runs, and a result after it. Where arguments were seen
+    with another result, the new one is checked by a function that only gives it back.
+    """
+    checked = WITH_JAXTYPING(function, typechecker=typechecker)
+    right = {}  # descriptions of arguments: those of results
+
+    @functools.wraps(function)
+    def given_back(*args, **kwargs):
+        return latest.pop()
+
+    latest = []
+    check_result = WITH_JAXTYPING(given_back, typechecker=typechecker)
+
+    def call(*args, **kwargs):
+        try:
+            arguments = (*map(describe, args), *kwargs, *map(describe, kwargs.values()))
+            results = right.get(arguments)
+        except UnknownError:
+            return checked(*args, **kwargs)
+        result = (checked if results is None else function)(*args, **kwargs)
+        try:
+            described = describe(result)
+        except UnknownError:
+            described = None
+        if results is not None and (described is None or described not in results):
+            latest.append(result)
+            check_result(*args, **kwargs)
+        if described is not None:
+            if len(right) > MOST:
+                right.clear()
+            right.setdefault(arguments, set()).add(described)
+        return result
+
+    return call
+
+
+class UnknownError(Exception):
+    """A value whose checks may depend on more than can be described."""
+
+
+def describe(value):
+    """All that a check of a value looks at, as something that can be compared."""
+    kind = type(value)
+    if kind in TENSORS:  # no subclass: their sizes may be symbols of a graph that is being made
+        return kind, value.shape, value.dtype
+    if kind in PLAIN:
+        return kind, value
+    if kind is np.ndarray:
+        return kind, value.shape, value.dtype
+    if isinstance(value, torch.Tensor):
+        raise UnknownError
+    if isinstance(value, tuple | list):
+        if len(value) > LONGEST:
+            raise UnknownError
+        return kind, *map(describe, value)
+    if isinstance(value, dict):
+        if len(value) > LONGEST:
+            raise UnknownError
+        return kind, *value, *map(describe, value.values())
+    return kind
