@@ -28,8 +28,8 @@ STAGES = {  # stride: widths of b0, and of b1 and b2
 
 def step(layer, x, g):
     """Forward and backward, of the tokens and of all parameters."""
-    wanted = [x, *layer.parameters()]
-    return lambda: torch.autograd.grad(layer(x), wanted, g)
+    expected = [x, *layer.parameters()]
+    return lambda: torch.autograd.grad(layer(x), expected, g)
 
 
 def measure(B, N, D, heads, rounds):

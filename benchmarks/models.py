@@ -110,8 +110,8 @@ def measure(case: Case, rounds: int, seconds: float) -> dict:
             sides[name] = Side(native, case)
             sides[name].prepare()  # one after the other, so that neither slows the other down
         start = time.perf_counter()
-        for done in range(rounds):
-            if done >= 2 and time.perf_counter() - start > seconds:
+        for result in range(rounds):
+            if result >= 2 and time.perf_counter() - start > seconds:
                 break
             for side in sides.values():
                 side.turn()
@@ -214,12 +214,12 @@ def main() -> None:
     if len(a.sizes) != len(a.batches):
         parse.error(f"--batches: one for each of --sizes {a.sizes}, got {a.batches}")
     console, rows = Console(), earlier_rows(a.out)
-    wanted = cases(a)
+    expected = cases(a)
     try:
-        for i, case in enumerate(wanted):
+        for i, case in enumerate(expected):
             if case in rows:
                 continue
-            with console.status(f"{i + 1} of {len(wanted)}: {case.model}, {case}"):
+            with console.status(f"{i + 1} of {len(expected)}: {case.model}, {case}"):
                 try:
                     rows[case] = measure(case, a.rounds, a.seconds)
                 except EOFError:
@@ -230,7 +230,7 @@ def main() -> None:
             console.print(f"{case.model}, {case}: {digits(rows[case]['faster'])}x")
     except KeyboardInterrupt:
         console.print("interrupted: the next start goes on from here")
-    rows = {case: rows[case] for case in wanted if case in rows}
+    rows = {case: rows[case] for case in expected if case in rows}
     if rows:
         console.print(table(rows))
         draw(rows, a.out.with_suffix(".png"))

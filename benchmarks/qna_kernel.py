@@ -75,8 +75,8 @@ def measure(shape, rounds, compiled=False, operator=False):
         if operator:
             return training(f, tensors, g)
         leaf = x.clone().requires_grad_()
-        wanted = [leaf, *tensors[1:]]
-        return lambda: torch.autograd.grad(f(leaf), wanted, g, allow_unused=True)
+        expected = [leaf, *tensors[1:]]
+        return lambda: torch.autograd.grad(f(leaf), expected, g, allow_unused=True)
 
     with torch.no_grad():
         y, want = (call(*pair) for pair in pairs)

@@ -61,10 +61,10 @@ def refused(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code in (1, 2)
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "saccade: " in said
-    return said
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    assert "saccade: " in message
+    return message
 
 
 def test_a_folder_full_of_pickles(tmp_path, data, capsys):
@@ -97,8 +97,8 @@ def test_resume_does_not_unpickle_a_split_checkpoint(name, indexed, tmp_path, da
             indexed_as(path, 3)
         else:
             (run / "checkpoints/index.json").unlink()
-        said = refused(["resume", str(run), "--device", "cpu"], capsys)
-        assert "step-000000003" in said, kind
+        message = refused(["resume", str(run), "--device", "cpu"], capsys)
+        assert "step-000000003" in message, kind
         assert not marker.exists(), kind
 
 
@@ -107,12 +107,12 @@ def test_links_lead_nowhere(tmp_path, data, capsys):
     (tmp_path / "secret").write_text("secret")
     (run / "checkpoints").mkdir()
     (run / "checkpoints/step-000000003.pt").symlink_to(tmp_path / "secret")
-    said = refused(["resume", str(run), "--device", "cpu"], capsys)
-    assert "link out of the run's folder" in said
+    message = refused(["resume", str(run), "--device", "cpu"], capsys)
+    assert "link out of the run's folder" in message
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").symlink_to(tmp_path)
-    said = refused(["resume", str(run), "--device", "cpu"], capsys)
-    assert "link out of the run's folder" in said
+    message = refused(["resume", str(run), "--device", "cpu"], capsys)
+    assert "link out of the run's folder" in message
     assert (tmp_path / "secret").read_text() == "secret"
 
 
@@ -148,7 +148,7 @@ def test_old_checkpoints_of_a_run_still_load(tmp_path, data):
 
 
 @pytest.mark.parametrize(
-    ("notes", "said"),
+    ("notes", "message"),
     [
         ({"classes": ["a"]}, "has 3 classes and its notes name 1"),
         ({"classes": ["\x1b[2J", "b", "c"]}, "control characters"),
@@ -156,12 +156,12 @@ def test_old_checkpoints_of_a_run_still_load(tmp_path, data):
         ({"test": {"size": 32, "crop": 1e-9}}, "test.crop: 0.1 to 1"),
     ],
 )
-def test_a_models_notes_that_would_break_a_command(notes, said, tmp_path, data, capsys):
+def test_a_models_notes_that_would_break_a_command(notes, message, tmp_path, data, capsys):
     net = saccade.build("qna_nano", num_classes=3)
     notes = {"classes": list(CLASSES), "test": {"size": 32}, **notes}
     path = saccade.save(net, tmp_path / "m.safetensors", **notes)
     words = ["predict", str(data / "val/red/0.png"), "--model", str(path), "--device", "cpu"]
-    assert said in " ".join(refused(words, capsys).split())
+    assert message in " ".join(refused(words, capsys).split())
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ def test_folders_of_a_run_are_no_links_to_elsewhere(name, tmp_path, data, capsys
     (mine / "events.out.tfevents.1").write_text("mine")
     (run / name).symlink_to(mine)
     if name == "hub":
-        said = refused(["export", str(run), "--to", "hub"], capsys)
+        message = refused(["export", str(run), "--to", "hub"], capsys)
     else:
         main(["resume", str(run), "--device", "cpu"])  # the run goes on, without that log
-        said = capsys.readouterr().err
-    assert "is a link" in said
+        message = capsys.readouterr().err
+    assert "is a link" in message
     assert [file.name for file in mine.iterdir()] == ["events.out.tfevents.1"]
 
 

@@ -25,12 +25,12 @@ CHEAP = {"overrides": 40, "images": 30, "annotations": 20, "checkpoints": 6}
 def test_a_handful_of_each_cheap_kind(tmp_path, capfd):
     counts = ",".join(f"{kind}={count}" for kind, count in CHEAP.items())
     words = ["--only", ",".join(CHEAP), "--count", counts, "--seed", "7", "--out", str(tmp_path)]
-    code, said = main(words), capfd.readouterr().out
-    assert code == 0, said
+    code, message = main(words), capfd.readouterr().out
+    assert code == 0, message
     for kind, count in CHEAP.items():
         lines = (tmp_path / f"{kind}.jsonl").read_text().splitlines()
         assert len(lines) == count
-        assert f"| {kind} | {count} |" in said
+        assert f"| {kind} | {count} |" in message
 
 
 def test_a_finding_is_kept_repeated_and_the_exit_code(tmp_path, capfd, monkeypatch):
@@ -43,9 +43,9 @@ def test_a_finding_is_kept_repeated_and_the_exit_code(tmp_path, capfd, monkeypat
     line = json.loads((tmp_path / "overrides.jsonl").read_text())
     assert line["outcome"] == "finding"
     assert main(["--repeat", f"overrides:{line['seed']}"]) == 1
-    said = capfd.readouterr().out
-    assert f"--repeat overrides:{line['seed']}" in said
-    assert said.count(line["what"].partition("\n")[0]) >= 2, "the same is drawn again"
+    message = capfd.readouterr().out
+    assert f"--repeat overrides:{line['seed']}" in message
+    assert message.count(line["what"].partition("\n")[0]) >= 2, "the same is drawn again"
     monkeypatch.undo()
     with (tmp_path / "overrides.jsonl").open("a") as file:
         file.write('{"seed": 3000001, "outc')  # the campaign itself was killed

@@ -43,7 +43,7 @@ def test_file_and_folder_are_fsynced_in_this_order(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "message"),
     [
         (errno.ENOSPC, r"the disk at '/.*' is full; make room, then try again"),
         (errno.EDQUOT, r"the disk at '/.*' leaves you no more room"),
@@ -51,14 +51,14 @@ def test_file_and_folder_are_fsynced_in_this_order(tmp_path, monkeypatch):
         (errno.EACCES, "Permission denied"),
     ],
 )
-def test_what_cannot_be_written_names_file_disk_and_cure(number, said, tmp_path, monkeypatch):
+def test_what_cannot_be_written_names_file_disk_and_cure(number, message, tmp_path, monkeypatch):
     path = files.write(tmp_path / "x", "old")
 
     def full(handle):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=said) as error:
+    with pytest.raises(OSError, match=message) as error:
         files.write(path, "new")
     assert str(path) in str(error.value)
     assert "Errno" not in str(error.value)
@@ -90,8 +90,8 @@ def test_an_output_on_a_full_disk(monkeypatch, capfd):
         monkeypatch.undo()
         with contextlib.suppress(OSError):
             full.close()
-    said = " ".join(capfd.readouterr().err.split())
-    assert said == "saccade: the disk that the output goes to is full; make room, then try again"
+    message = " ".join(capfd.readouterr().err.split())
+    assert message == "saccade: the disk that the output goes to is full; make room, then try again"
 
 
 def test_errors_of_the_system_are_told_in_a_sentence(capfd, tmp_path):
@@ -102,10 +102,10 @@ def test_errors_of_the_system_are_told_in_a_sentence(capfd, tmp_path):
     ):
         with pytest.raises(SystemExit):
             main(words)
-        said = capfd.readouterr().err.rpartition("saccade: ")[2]
-        assert "File name too long; check the name" in said
-        assert "Errno" not in said
-        assert len(said) < 600
+        message = capfd.readouterr().err.rpartition("saccade: ")[2]
+        assert "File name too long; check the name" in message
+        assert "Errno" not in message
+        assert len(message) < 600
     sentence = OSError("cannot use 'x': it is no folder; name a folder")
     assert files.in_a_sentence(sentence) is sentence
 

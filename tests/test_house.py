@@ -144,13 +144,17 @@ def test_no_two_classes_share_a_name():
     assert {name: there for name, there in places.items() if len(there) > 1} == {}
 
 
-PARTICIPLES = {"found", "shown", "kept", "asked", "told", "worn", "given", "made"}
+PARTICIPLES = {"found", "shown", "kept", "asked", "told", "worn", "given", "made", "wanted"}
+IN_SOURCE = {
+    "begun", "called", "done", "gone", "heard", "listed", "looked", "lost", "meant", "noted",
+    "opened", "refused", "seen", "spoken", "taken", "torn", "tried", "used", "written",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
 def test_names_say_what_they_hold(path):
     """Not what happened to it: `image_paths`, not `found`."""
-    assert unspoken(path) == []
+    assert unspoken(path, PARTICIPLES | IN_SOURCE) == []
 
 
 @pytest.mark.parametrize("folder", ["tests", "benchmarks"])
@@ -158,7 +162,7 @@ def test_names_of_scripts_and_tests_do_too(folder):
     assert {str(p): unspoken(p) for p in (ROOT / folder).rglob("*.py") if unspoken(p)} == {}
 
 
-def unspoken(path):
+def unspoken(path, participles=frozenset(PARTICIPLES)):
     """Names that a file gives to something and that say only what happened to it."""
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -166,7 +170,7 @@ def unspoken(path):
             continue  # a name from elsewhere: hypothesis has its `given`
         words = (getattr(node, field, None) for field in ("id", "arg", "attr", "name"))
         name = next((word for word in words if isinstance(word, str)), "")
-        if name.strip("_") in PARTICIPLES and not isinstance(node, ast.alias):
+        if name.strip("_") in participles and not isinstance(node, ast.alias):
             names.append(f"line {node.lineno}: {name!r} holds what?")
     return names
 

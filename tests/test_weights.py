@@ -82,12 +82,12 @@ def test_its_names_mean_one_model(name):
     x = torch.randn(2, 3, 96, 96)
     short = name.partition(".")[0]
     model = saccade.load(name)
-    wanted, test = model(x), model.notes["test"]
+    expected, test = model(x), model.notes["test"]
     words = (name, short) if weights.full(short) == name else (name,)
     for word in words:
-        assert torch.equal(saccade.load(word)(x), wanted)
+        assert torch.equal(saccade.load(word)(x), expected)
         net = timm.create_model(word, pretrained=True).eval()
-        assert torch.equal(net(x), wanted)
+        assert torch.equal(net(x), expected)
         assert net.pretrained_cfg["input_size"] == (3, test["size"], test["size"])
         assert list(net.pretrained_cfg["label_names"]) == list(model.notes["classes"])
     assert name in timm.list_pretrained(f"{short}.*")
@@ -134,6 +134,6 @@ def pictures_of(tag, shared):
 def test_it_is_as_good_as_its_card_says(name, shared):
     data = pictures_of(name.partition(".")[2].removesuffix(weights.TAUGHT), shared)
     reached = session.evaluate(name, str(data)).compute()["top1"]
-    said = float(re.search(r"\| top-1 \| ([\d.]+)%", weights.about(name)).group(1))
-    assert reached == pytest.approx(said, abs=0.35)  # two of 592 pictures, for other machines
+    stated = float(re.search(r"\| top-1 \| ([\d.]+)%", weights.about(name)).group(1))
+    assert reached == pytest.approx(stated, abs=0.35)  # two of 592 pictures, for other machines
     assert reached > 3 * 100 / len(weights.header(name)["notes"]["classes"])

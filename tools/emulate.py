@@ -35,9 +35,9 @@ def program(folder: Path, cxx: list[str], sets: list[str], link: list[str]) -> P
 
 
 def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise build.NoCompilerError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise build.NoCompilerError(f"{command[0]} failed: {result.stderr.strip()[:2000]}")
 
 
 def main() -> int:
@@ -66,12 +66,12 @@ def main() -> int:
         wrong = 0
         for name in sets:
             words = [*shlex.split(options.runner), str(path), options.seed, 0, options.calls, name]
-            done = subprocess.run([*map(str, words)], capture_output=True, text=True)
-            lines = done.stdout.splitlines()
+            result = subprocess.run([*map(str, words)], capture_output=True, text=True)
+            lines = result.stdout.splitlines()
             findings = [line for line in lines if line.startswith("wrong: ")]
             calls = sum(line.startswith("call ") for line in lines)
-            if done.returncode and not findings:
-                findings = [f"{lines[-1:]} ended with {done.returncode}: {done.stderr[-500:]}"]
+            if result.returncode and not findings:
+                findings = [f"{lines[-1:]} ended with {result.returncode}: {result.stderr[-500:]}"]
             print(
                 *findings,
                 f"{name}: {len(findings)} findings in {calls} calls",

@@ -72,13 +72,13 @@ def main() -> int:
 def whole(place: Path, which: str) -> tuple[str, dict[str, str]]:
     """An environment of its own with saccade and all that it asks for."""
     resolution = "lowest-direct" if which == "lowest" else "highest"
-    wanted = [f"{ROOT}[{','.join(EXTRAS)}]", *TESTING]
+    expected = [f"{ROOT}[{','.join(EXTRAS)}]", *TESTING]
     python = str(place / which / "bin" / "python")
     mark, project = place / f"{which}.toml", (ROOT / "pyproject.toml").read_text()
     if not mark.exists() or mark.read_text() != project:  # not whole, or of other versions
         place.mkdir(parents=True, exist_ok=True)
         uv("venv", "--clear", "--python", sys.executable, str(place / which))
-        uv("pip", "install", "--python", python, "--resolution", resolution, *wanted)
+        uv("pip", "install", "--python", python, "--resolution", resolution, *expected)
         mark.write_text(project)
     return python, {}
 

@@ -109,14 +109,14 @@ def contents(dist: Path) -> list[str]:
         parts = ("saccade/", "docs/", "examples/")
         loose = {"README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"}
         loose |= {"pyproject.toml", "setup.py", "MANIFEST.in"}
-        wanted = {name for name in tracked if name.startswith(parts)} | loose
-        faults += _differences(sdist.name, names, wanted)
+        expected = {name for name in tracked if name.startswith(parts)} | loose
+        faults += _differences(sdist.name, names, expected)
     return faults
 
 
-def _differences(archive: str, names: set[str], wanted: set[str]) -> list[str]:
-    missing = [f"{archive}: lacks {name}" for name in sorted(wanted - names)]
-    return missing + [f"{archive}: {name} should not be there" for name in sorted(names - wanted)]
+def _differences(archive: str, names: set[str], expected: set[str]) -> list[str]:
+    missing = [f"{archive}: lacks {name}" for name in sorted(expected - names)]
+    return missing + [f"{archive}: {name} should not be there" for name in sorted(names - expected)]
 
 
 # -- bare environments --------------------------------------------------------------------------

@@ -71,9 +71,9 @@ def version(cxx: list[str]) -> str:
 
 
 def run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise build.NoCompilerError(f"{command[0]} failed: {done.stderr.strip()[:2000]}")
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise build.NoCompilerError(f"{command[0]} failed: {result.stderr.strip()[:2000]}")
 
 
 def command_of(path: Path, *arguments: object) -> list[str]:

@@ -101,7 +101,7 @@ def deploy(
     result = Deployment([], {}, "cpu" if threads == 1 else "wall")
     workers: dict[tuple[str, Way], subprocess.Popen] = {}
     samples: dict[tuple[str, Way], Samples] = {}
-    held: dict[tuple[str, Way], int] = {}
+    bytes_held: dict[tuple[str, Way], int] = {}
     settings = {"size": size, "threads": threads}
     noise = np.random.default_rng(0)
     np.save(folder / "image.npy", noise.standard_normal((batch, 3, size, size), np.float32))
@@ -136,7 +136,7 @@ def deploy(
                     continue
                 samples[name, way].wall += answer["wall"]
                 samples[name, way].cpu += answer["cpu"]
-                held[name, way] = answer["bytes"]
+                bytes_held[name, way] = answer["bytes"]
     except KeyboardInterrupt:
         result.interrupted = True
     finally:
@@ -152,7 +152,7 @@ def deploy(
         result.rows.append(
             Deployed(name, way.name, timing.best, timing.median, timing.cpu,
                      batch / (timing.cpu if result.by == "cpu" else timing.best),
-                     held[name, way], file, apart)
+                     bytes_held[name, way], file, apart)
         )  # fmt: skip
     return result
 

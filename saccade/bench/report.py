@@ -105,9 +105,9 @@ def draw_deployment(run: Deployment, path: str | Path, title: str) -> None:
         1, 2, figsize=(9, 0.36 * len(labels) + 1.3), sharey=True, layout="constrained"
     )
     times = [1e3 * run.seconds(row) for row in run.rows]
-    held = [row.held / 2**20 for row in run.rows]
+    megabytes = [row.held / 2**20 for row in run.rows]
     for axis, values, what in zip(
-        axes, (times, held), ("ms for a batch", "memory of the process, MB"), strict=True
+        axes, (times, megabytes), ("ms for a batch", "memory of the process, MB"), strict=True
     ):
         colours = [BASE if "our" in row.way else COLOUR for row in run.rows]
         axis.barh(labels, values, color=colours, height=0.6)

@@ -108,10 +108,10 @@ def bench(
     _check_bench(names, least, device, file, plot)
     torch.set_num_threads(threads)
     if names[0] in benches.operators.OPERATORS:
-        word, *chosen = names
+        word, *peer_names = names
         _refuse(of_models, "models", f"the operator {word}")
         shape = benches.Shape.read(at or "4,56,64,8")
-        compared = {0: benches.operators.peers(word, chosen, shape, **how, **of_operators)}
+        compared = {0: benches.operators.peers(word, peer_names, shape, **how, **of_operators)}
         settings = [f"{key} {value}" for key, value in of_operators.items() if value is not None]
         whats = {0: ", ".join([word, str(shape), *settings]).replace("layer True", "layer")}
     else:
@@ -119,8 +119,8 @@ def bench(
         batch = batch or 1
         names = benches.models.with_peers(names) if peers else names
         if deploy:
-            chosen = {"train": train, "compiled": compiled, "against": against, "over": over}
-            _refuse({k: v or None for k, v in chosen.items()}, "one way to run", "--deploy")
+            others = {"train": train, "compiled": compiled, "against": against, "over": over}
+            _refuse({k: v or None for k, v in others.items()}, "one way to run", "--deploy")
             _deployed(names, size or 224, batch, threads, rounds, json, file, plot)
             return
         compared = {

@@ -74,7 +74,7 @@ def paper(
     say(_summed_up(lines_of_one))
 
 
-def _lines(family: str, done: Any, anew: bool) -> list[dict[str, Any]]:
+def _lines(family: str, runs: Any, anew: bool) -> list[dict[str, Any]]:
     """Every claim of a paper with what became of it, sections of text first, then tables."""
     from saccade.paper import claims
     from saccade.paper.runs import best_of_study, best_run
@@ -83,7 +83,7 @@ def _lines(family: str, done: Any, anew: bool) -> list[dict[str, Any]]:
     for row in sorted(claims.rows(family), key=lambda row: _order(row.claim)):
         name, claim = row.name, row.claim
         measured = (claims.measure if anew else claims.measured)(row)
-        best = best_run(name, claim, done) if measured is None else None
+        best = best_run(name, claim, runs) if measured is None else None
         if measured is None and (best is None or not best.full):
             best = best_of_study(name, claim) or best
         line: dict[str, Any] = {
@@ -227,10 +227,10 @@ def _short(names: list[str]) -> str:
     return ", ".join([first, *(name.removeprefix(common) or common for name in others)])
 
 
-def _exact(measured: object, said: str) -> str:
+def _exact(measured: object, printed_value: str) -> str:
     """A count in full; what is as printed needs no repeating."""
     text = f"{measured:.6g}" if isinstance(measured, float) else str(measured)
-    number = re.fullmatch(r"[\d.]+", said.removesuffix("%"))
-    if text == said or (number and text == f"{float(number[0]):.6g}"):
+    number = re.fullmatch(r"[\d.]+", printed_value.removesuffix("%"))
+    if text == printed_value or (number and text == f"{float(number[0]):.6g}"):
         return ""
     return f"{measured:,}" if isinstance(measured, int) else text

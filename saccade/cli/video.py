@@ -62,8 +62,8 @@ def detect_in(
                 outputs.mot(frame.number, boxes, ids)
             if not json:
                 numbers = () if ids is None else ids.tolist()
-                drawn = draw_boxes(frame.photo, boxes, detector.classes, numbers=numbers)
-                outputs.picture(drawn, frame)
+                picture = draw_boxes(frame.photo, boxes, detector.classes, numbers=numbers)
+                outputs.picture(picture, frame)
     if not json:
         more = f", {len(tracks)} tracks" if track else ""
         say(f"{counts[1]} boxes in {counts[0]} frames{more}: {out / name}.mp4")

@@ -178,7 +178,7 @@ def _folders(place: Path) -> Listing:
         val=val_classes,
         make=lambda items, labels, classes: Files(place, items, labels, classes),
         warnings=[
-            *([f"no training images in {_listed(empty)}"] if empty else []),
+            *([f"no training images in {_in_words(empty)}"] if empty else []),
             *no_files(others),
         ],
     )
@@ -301,7 +301,7 @@ def _ready(
         )
     counts = np.bincount(val.labels, minlength=len(classes))
     without = [name for name, count in zip(classes, counts, strict=True) if not count]
-    more = [f"no validation images of {_listed(without)}"] if without else []
+    more = [f"no validation images of {_in_words(without)}"] if without else []
     about = in_words(what, train, val, final, len(classes))
     return Splits(train, val, classes, about, [*warnings, *more], final=final)
 
@@ -358,7 +358,7 @@ def numbers_in(classes: list[str], names: Sequence[str]) -> list[int]:
     for name in names:
         if name not in numbers:
             raise ValueError(
-                f"class {name!r} is not among the model's {len(classes)} ({_listed(classes)}); "
+                f"class {name!r} is not among the model's {len(classes)} ({_in_words(classes)}); "
                 f"did you mean {nearest(name, classes)!r}?"
             )
     return [numbers[name] for name in names]
@@ -371,6 +371,6 @@ def _ordered(names: set[str]) -> list[str]:
     return sorted(names)
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _in_words(names: Sequence[str], most: int = 5) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(name) for name in names[:most]) + more

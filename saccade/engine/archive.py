@@ -108,7 +108,7 @@ def _packed(value: Any, tensors: dict[str, Tensor], path: str) -> Any:
 
 def digest(path: Path) -> str:
     """The checksum of a whole file; a file that differs from it raises `DamagedFileError`."""
-    with _opened(path) as file:
+    with _open_file(path) as file:
         head = file.read(8 + len(HEAD))
         recorded = file.read(64)
         if head[8:] != HEAD or len(recorded) != 64:
@@ -123,7 +123,7 @@ def digest(path: Path) -> str:
 
 def about(path: Path) -> dict[str, Any]:
     """The plain values beside a tree; read alone, they are not yet known to be whole."""
-    with _opened(path) as file:
+    with _open_file(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if not 2 <= length <= LONGEST:
             raise DamagedFileError("is damaged (its header has no length)")
@@ -213,7 +213,7 @@ def parsed(text: str | bytes) -> Any:
         raise DamagedFileError("is damaged (its header cannot be read)") from error
 
 
-def _opened(path: Path) -> Any:
+def _open_file(path: Path) -> Any:
     _regular(path)
     return open(path, "rb")
 

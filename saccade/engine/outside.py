@@ -21,13 +21,13 @@ def check(recipe: Recipe, folder: Path) -> None:
         folder: the run's
     """
     if recipe.model.options.get("pretrained") and not weights.full(recipe.model.name):
-        raise _refused("model.options.pretrained", f"the weights of {recipe.model.name!r}", folder)
+        raise _refusal("model.options.pretrained", f"the weights of {recipe.model.name!r}", folder)
     for group in ("model", "task"):
         settings = getattr(recipe, group)
         for name in path_fields(settings):
             value = getattr(settings, name)
             if value and not _is_at_hand(value, installed_names(settings, name), folder):
-                raise _refused(f"{group}.{name}", repr(value), folder)
+                raise _refusal(f"{group}.{name}", repr(value), folder)
 
 
 def _is_at_hand(value: str, installed: tuple[str, ...], folder: Path) -> bool:
@@ -37,7 +37,7 @@ def _is_at_hand(value: str, installed: tuple[str, ...], folder: Path) -> bool:
     return value in installed or weights.full(value) is not None
 
 
-def _refused(key: str, what: str, folder: Path) -> ValueError:
+def _refusal(key: str, what: str, folder: Path) -> ValueError:
     return ValueError(
         f"resume: {str(folder / 'recipe.json')!r} asks for {what} ({key}), which is no part of the "
         f"run; if the run is your own, 'saccade resume {folder} --trust'"

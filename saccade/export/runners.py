@@ -56,10 +56,10 @@ def runner(path: str | Path, threads: int | None = None, trusted: bool = False) 
 
             with quiet():
                 compiled: Any = aoti_load_package(str(path))
-            return _named(compiled, json.loads(compiled.get_metadata()["saccade"])["outputs"])
+            return _by_name(compiled, json.loads(compiled.get_metadata()["saccade"])["outputs"])
         extra = {"saccade.json": ""}
         loaded = torch.export.load(io.BytesIO(content), extra_files=extra).module()
-        return _named(loaded, json.loads(extra["saccade.json"])["outputs"])
+        return _by_name(loaded, json.loads(extra["saccade.json"])["outputs"])
     except Exception as error:  # whatever a damaged archive makes of torch
         raise _unopened(path, error) from error
 
@@ -89,18 +89,18 @@ def _unopened(path: Path, error: Exception) -> ValueError:
 
 def runner_of(raw: Raw) -> Run:
     """The model itself, in eager mode."""
-    return _named(raw, raw.names)
+    return _by_name(raw, raw.names)
 
 
 def compiled(raw: Raw, image: np.ndarray) -> Run:
     """By torch.compile, ready for images of this size."""
-    run = _named(torch.compile(raw), raw.names)
+    run = _by_name(torch.compile(raw), raw.names)
     with quiet():
         run(image)
     return run
 
 
-def _named(call: Callable[[Tensor], Any], names: Sequence[str]) -> Run:
+def _by_name(call: Callable[[Tensor], Any], names: Sequence[str]) -> Run:
     def run(image: np.ndarray) -> dict[str, np.ndarray]:
         with torch.no_grad():
             outputs = call(torch.from_numpy(image))

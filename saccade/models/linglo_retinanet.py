@@ -19,10 +19,10 @@ DETECTORS = {
 PRECISIONS = ("AP", "AP50", "AP75", "APs", "APm", "APl")
 
 
-def precisions(*said: str) -> tuple[Claim, ...]:
+def precisions(*printed: str) -> tuple[Claim, ...]:
     """A row of Table 3 from AP to the AP of large objects."""
     return tuple(
-        Claim("Table 3", what, value) for what, value in zip(PRECISIONS, said, strict=True)
+        Claim("Table 3", what, value) for what, value in zip(PRECISIONS, printed, strict=True)
     )
 
 

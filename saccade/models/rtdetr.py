@@ -97,7 +97,7 @@ class RTDetrDetector(DenseNetwork):
         maps = self._encoded(x)
         sizes = [(level.shape[2], level.shape[3]) for level in maps]
         pixels = torch.cat([level.flatten(2).mT for level in maps], 1)  # B n dim
-        queries, boxes, places = self._chosen(pixels, sizes)
+        queries, boxes, places = self._choose_queries(pixels, sizes)
         shaken = self._shaken(labels, queries.shape[1])
         if shaken is not None:
             queries, boxes = (
@@ -135,7 +135,7 @@ class RTDetrDetector(DenseNetwork):
         outward = model.encoder(inward).last_hidden_state
         return [project(x) for project, x in zip(model.decoder_input_proj, outward, strict=True)]
 
-    def _chosen(
+    def _choose_queries(
         self, pixels: Float[Tensor, "B n D"], sizes: list[tuple[int, int]]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Queries, where their boxes begin (before a sigmoid), and what the encoder says there."""

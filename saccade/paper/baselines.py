@@ -165,8 +165,8 @@ CLAIMS: dict[str, tuple[Claim, ...]] = {
         for name, params, top1, differs in _TABLE_2
     },
     **{
-        f"{name}_retinanet": (Claim("Table 3", "params", f"{params}M"), *precisions(*said))
-        for name, params, said in _TABLE_3
+        f"{name}_retinanet": (Claim("Table 3", "params", f"{params}M"), *precisions(*printed))
+        for name, params, printed in _TABLE_3
     },
     **{
         f"{name}_semantic_fpn": (

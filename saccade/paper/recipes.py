@@ -241,8 +241,10 @@ def _undecayed(live: Live) -> str:
     """Whether all parameters that layers declare `undecayed` are in a group without decay."""
     free = {p for g in live.optimiser.param_groups if g["weight_decay"] == 0 for p in g["params"]}
     names = dict(live.task.named_parameters())
-    declared = live.task.no_weight_decay()
-    return "yes" if declared and all(names[name] in free for name in declared) else "no"
+    undecayed_names = live.task.no_weight_decay()
+    return (
+        "yes" if undecayed_names and all(names[name] in free for name in undecayed_names) else "no"
+    )
 
 
 def _part(live: Live, i: int, word: str) -> Any:

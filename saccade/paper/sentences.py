@@ -16,8 +16,8 @@ BEST_K = (
 )
 
 
-def _above(where: str, what: str, other: str, said: str, unmeasured: str = "") -> Claim:
-    return Claim(where, f"{what} above {other}'s", said, unmeasured=unmeasured)
+def _above(where: str, what: str, other: str, printed: str, unmeasured: str = "") -> Claim:
+    return Claim(where, f"{what} above {other}'s", printed, unmeasured=unmeasured)
 
 
 def _fewer(where: str, other: str) -> Claim:

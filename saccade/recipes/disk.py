@@ -55,8 +55,8 @@ def read_group(name: str, plain: Any) -> Any:
         group = BASES[name].by_kind[kind]
         if issubclass(group, TaskSettings):
             fields = group.as_written(fields)
-    chosen: Any = group
-    field_names = {f.name for f in dataclasses.fields(chosen)}
+    settings_class: Any = group
+    field_names = {f.name for f in dataclasses.fields(settings_class)}
     for key in fields:
         if key not in field_names:
             raise ValueError(f"recipe: {name}.{key} is unknown to this version of saccade")

@@ -234,7 +234,7 @@ class _Guard:
     def refusal(self, scope: Any) -> tuple[int, str] | None:
         headers = {key: value.decode("latin-1") for key, value in scope["headers"]}
         host = headers.get(b"host", "")
-        if self.names is not None and _named(host) not in self.names:
+        if self.names is not None and _host_name(host) not in self.names:
             return 400, "this page is reached as localhost alone"
         if scope["method"] in ("GET", "HEAD"):
             return None
@@ -247,7 +247,7 @@ class _Guard:
         return None
 
 
-def _named(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in a Host header, without its port; [::1] is ::1."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()

@@ -46,11 +46,11 @@ def test_an_interrupt_leaves_what_was_measured():
     with pytest.raises(KeyboardInterrupt):
         sample(
             {"fine": lambda: time.sleep(0.001), "tired": tired}, samples, 9, 9,
-            watch=lambda name, done: seen.append((name, done)),
+            watch=lambda name, result: seen.append((name, result)),
         )  # fmt: skip
     assert samples["fine"].timing().times >= 2
     assert len(samples["tired"].cpu) >= 1
-    shares = [done for _, done in seen]
+    shares = [result for _, result in seen]
     assert [name for name, _ in seen[:3]] == ["fine", "tired", "fine"]
     assert shares == sorted(shares)
     assert 0 == shares[0] < shares[-1] <= 1

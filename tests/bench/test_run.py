@@ -30,13 +30,13 @@ def test_ratios_refer_to_the_baseline():
 @pytest.mark.slow
 def test_speed_is_work_over_time_beside_the_limits():
     run = compare({"one": times(1), "said": Peer(lambda: torch.ones(1), (), Work(0, 10**9))})
-    one, said = run.rows
+    one, other = run.rows
     assert run.limits is not None
     assert one.gflops == pytest.approx(2 * 200**3 / one.cpu / 1e9)
     assert one.of_compute == pytest.approx(one.gflops / run.limits.gflops)
     assert one.of_limit[0] == max(one.of_compute, one.of_memory)
-    assert said.of_limit == (said.of_memory, "memory")
-    assert said.gflops == 0
+    assert other.of_limit == (other.of_memory, "memory")
+    assert other.gflops == 0
 
 
 def test_who_cannot_run_is_left_out_with_the_reason():
@@ -73,5 +73,5 @@ def test_several_threads_are_timed_by_the_wall_clock():
 
 def test_progress_is_told():
     seen = []
-    compare({"one": times(1)}, rounds=2, watch=lambda name, done: seen.append((name, done)))
+    compare({"one": times(1)}, rounds=2, watch=lambda name, result: seen.append((name, result)))
     assert [name for name, _ in seen] == [*machine.limit_calls(), "one"] * 2

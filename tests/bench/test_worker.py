@@ -18,8 +18,8 @@ def answer_of(settings, lines, tmp_path):
     settings_of_files = {"image": str(tmp_path / "image.npy"), "output": str(tmp_path / "y.npy")}
     (tmp_path / "settings.json").write_text(json.dumps({**BASE, **settings_of_files, **settings}))
     words = [sys.executable, "-X", "importtime", worker.__file__, str(tmp_path / "settings.json")]
-    done = subprocess.run(words, input=lines, capture_output=True, text=True)
-    return [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+    result = subprocess.run(words, input=lines, capture_output=True, text=True)
+    return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
 
 
 def test_it_times_as_often_as_asked_and_imports_no_torch(tmp_path):

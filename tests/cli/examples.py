@@ -32,13 +32,13 @@ photos = [Image.open(path).convert("RGB") for path in pictures]
 def alone(name, program, *arguments):
     """What a program prints that has an example at hand, and no torch; its last line as JSON."""
     place = str(EXAMPLES / f"{name}_onnx.py")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, place, *map(str, arguments)],
         capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    *said, last = done.stdout.splitlines()
-    return said, json.loads(last)
+    assert result.returncode == 0, result.stderr
+    *message, last = result.stdout.splitlines()
+    return message, json.loads(last)
 
 
 def saved(net, place, task, **test):

@@ -30,9 +30,9 @@ def installed(place: Path) -> Path:
 def called(*words, **more):
     """A program's outcome, and the CPU seconds that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run([*map(str, words)], capture_output=True, text=True, cwd=ROOT, **more)
+    result = subprocess.run([*map(str, words)], capture_output=True, text=True, cwd=ROOT, **more)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return result, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def environment(**more: str) -> dict[str, str]:

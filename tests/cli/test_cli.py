@@ -31,14 +31,14 @@ def test_it_answers_at_once(program, words, limit, code, tmp_path):
     start = [installed(tmp_path)] if program == "script" else [sys.executable, "-m", "saccade"]
     times = []
     for _ in range(3):
-        done, seconds = called(*start, *words, env=environment(SHOW_TORCH="1"))
-        assert done.returncode == code, done.stderr
+        result, seconds = called(*start, *words, env=environment(SHOW_TORCH="1"))
+        assert result.returncode == code, result.stderr
         times.append(seconds)
         if seconds < limit:
             break
     assert min(times) < limit
     if program == "script":
-        assert done.stderr.splitlines()[-1] == "False", "torch is not imported"
+        assert result.stderr.splitlines()[-1] == "False", "torch is not imported"
 
 
 @pytest.mark.slow
@@ -47,17 +47,17 @@ def test_importing_registers_every_model_with_timm():
         "import timm, saccade; print(timm.create_model('linglo_nano', num_classes=3).num_classes)\n"
         "print(all(map(timm.is_model, saccade.names())))"
     )
-    done, _ = called(sys.executable, "-c", program)
-    assert done.stdout.split() == ["3", "True"], done.stderr
+    result, _ = called(sys.executable, "-c", program)
+    assert result.stdout.split() == ["3", "True"], result.stderr
 
 
 @pytest.mark.slow
 def test_a_command_finds_models_by_itself(tmp_path):
     """The program imports no model before it is asked for one."""
     words = ["show", "qna_nano", "--size", "32", "--json"]
-    done, _ = called(installed(tmp_path), *words, env=environment(SHOW_TORCH="1"))
-    assert json.loads(done.stdout)["params"] == 667_782
-    assert done.stderr.splitlines()[-1] == "True"
+    result, _ = called(installed(tmp_path), *words, env=environment(SHOW_TORCH="1"))
+    assert json.loads(result.stdout)["params"] == 667_782
+    assert result.stderr.splitlines()[-1] == "True"
 
 
 # -- looking --------------------------------------------------------------------------------
@@ -158,10 +158,10 @@ def test_evidence_is_of_what_predict_says(run, photo, monkeypatch):
     monkeypatch.setattr(views, "picture", lambda *arguments, **_: drawn.append(arguments))
     for name in weights.classifiers():
         code, out = run("predict", str(photo), "--model", name, "--json", "--top", "3")
-        wanted = [f"{c['label']} {100 * c['share']:.1f}%" for c in json.loads(out)["guesses"]]
+        expected = [f"{c['label']} {100 * c['share']:.1f}%" for c in json.loads(out)["guesses"]]
         code, out = run("view", str(photo), "--model", name, "--evidence")
         assert code == 0, out
-        assert drawn.pop()[4] == wanted
+        assert drawn.pop()[4] == expected
 
 
 @pytest.mark.parametrize(
@@ -250,6 +250,6 @@ def test_tour(run, tmp_path, monkeypatch):
 
 
 def test_an_unknown_command_gets_the_nearest(run):
-    code, said = run("trian", "quick")
+    code, message = run("trian", "quick")
     assert code == 2
-    assert "no command 'trian'; did you mean 'train'?" in said
+    assert "no command 'trian'; did you mean 'train'?" in message

@@ -87,19 +87,19 @@ def test_in_a_shell(shell, program, answer, tmp_path):
     (tmp_path / "photo.jpg").touch()
     script = installed(tmp_path / "bin")
     path = environment()["PATH"]
-    done = subprocess.run(
+    result = subprocess.run(
         [shell, "-c", program.format(saccade="saccade")], capture_output=True, text=True,
         cwd=tmp_path, env=environment(PATH=f"{script.parent}:{path}"),
     )  # fmt: skip
-    assert [line.split() for line in done.stdout.splitlines()] == answer, done.stderr
+    assert [line.split() for line in result.stdout.splitlines()] == answer, result.stderr
 
 
 def test_it_is_quick(tmp_path):
     times = []
     for _ in range(3):
         words = ["--complete", "train", "quick", "--model", ""]
-        done, seconds = called(installed(tmp_path), *words, env=environment(SHOW_TORCH="1"))
-        assert "linglo_nano" in done.stdout
-        assert done.stderr == "False\n"
+        result, seconds = called(installed(tmp_path), *words, env=environment(SHOW_TORCH="1"))
+        assert "linglo_nano" in result.stdout
+        assert result.stderr == "False\n"
         times.append(seconds)
     assert min(times) < 0.3

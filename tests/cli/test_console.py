@@ -114,9 +114,9 @@ def test_what_is_wrong_goes_to_stderr(typed, words, code):
 
 
 def test_a_reader_that_has_seen_enough():
-    done = subprocess.run(
+    result = subprocess.run(
         f"{sys.executable} -m saccade list --all | head -1",
         shell=True, capture_output=True, text=True, cwd=ROOT,
     )  # fmt: skip
-    assert done.stdout.split()[0] == "model"
-    assert done.stderr == "" or "Traceback" not in done.stderr
+    assert result.stdout.split()[0] == "model"
+    assert result.stderr == "" or "Traceback" not in result.stderr

@@ -185,7 +185,7 @@ def test_train_eval_predict_resume(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["train", "quik"], "did you mean 'quick'"),
         (["train", "scratch"], "--data FOLDER"),
@@ -198,11 +198,11 @@ def test_train_eval_predict_resume(run, tmp_path, monkeypatch):
         (["recipes", "sas"], "did you mean 'sasa'"),
     ],
 )
-def test_what_cannot_be_is_one_sentence(run, words, said, tmp_path, monkeypatch):
+def test_what_cannot_be_is_one_sentence(run, words, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out = run(*words)
     assert code == 1
-    assert said in " ".join(out.split())
+    assert message in " ".join(out.split())
     assert "Traceback" not in out
 
 
@@ -253,6 +253,6 @@ def test_solar_cells_are_seen_larger(run, words, name, data, side, monkeypatch, 
 
 
 def test_fine_tuning_wants_something_to_begin_with(run):
-    code, said = run("train", "finetune", "--data", "anywhere", "--model", "resnet18")
+    code, message = run("train", "finetune", "--data", "anywhere", "--model", "resnet18")
     assert code == 1
-    assert "with which weights of 'resnet18'? --start RUN" in said
+    assert "with which weights of 'resnet18'? --start RUN" in message

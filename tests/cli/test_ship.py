@@ -55,9 +55,11 @@ def test_an_exported_model_predicts_without_torch(run, trained, untyped):
         f"exec(open({str(EXAMPLE)!r}).read())\n"
         "assert 'torch' not in sys.modules"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    theirs = {line.split()[1]: float(line.split()[0][:-1]) for line in done.stdout.splitlines()[1:]}
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    theirs = {
+        line.split()[1]: float(line.split()[0][:-1]) for line in result.stdout.splitlines()[1:]
+    }
     assert theirs == pytest.approx({k: 100 * v for k, v in ours.items()}, abs=0.2)
 
 
@@ -98,7 +100,7 @@ def test_pip_brings_the_examples():
 
 
 @pytest.mark.parametrize(
-    ("to", "out", "said"),
+    ("to", "out", "message"),
     [
         ("onnx", "model.safetensors", "ends in .onnx"),
         ("torch", "net.aot.pt2", "net.pt2"),
@@ -107,12 +109,12 @@ def test_pip_brings_the_examples():
         ("onnx", "model.safetensors/net.onnx", "nothing can be written into"),
     ],
 )
-def test_a_place_that_makes_no_sense_is_refused(run, trained, to, out, said):
+def test_a_place_that_makes_no_sense_is_refused(run, trained, to, out, message):
     (trained / "there").mkdir(exist_ok=True)
     before = (trained / "model.safetensors").read_bytes()
     code, output = run("export", str(trained), "--to", to, "--out", str(trained / out))
     assert code == 1
-    assert said in output
+    assert message in output
     assert "Traceback" not in output
     assert (trained / "model.safetensors").read_bytes() == before
 
@@ -252,15 +254,15 @@ def test_the_examples_see_what_saccade_sees(name, tmp_path):
 def test_what_an_example_cannot_do_is_one_sentence(name, tmp_path):
     def typed(*words):
         program = [sys.executable, str(EXAMPLES / f"{name}_onnx.py"), *words]
-        done = subprocess.run(program, capture_output=True, text=True)
-        assert len(done.stderr.splitlines()) == 1, done.stderr
-        return done.returncode, done.stderr
+        result = subprocess.run(program, capture_output=True, text=True)
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+        return result.returncode, result.stderr
 
     assert typed() == (2, f"usage: python {name}_onnx.py MODEL.onnx PICTURE ...\n")
     (tmp_path / "net.onnx").write_text("no model")
-    code, said = typed(str(tmp_path / "net.onnx"), "photo.jpg")
+    code, message = typed(str(tmp_path / "net.onnx"), "photo.jpg")
     assert code == 1
-    assert "that saccade exported" in said
+    assert "that saccade exported" in message
 
 
 # -- boxes and masks without torch ----------------------------------------------------------
@@ -328,12 +330,12 @@ def test_boxes_without_torch(boxes, photos):
     _, (about, rows, inputs) = alone("detect", program, exported(boxes), *photos)
     _, ours = seen(boxes, photos)
     assert_shown_alike(inputs, ours, about)
-    wanted = Detector(boxes, "cpu")(Image.open(photos[0]).convert("RGB"))
+    expected = Detector(boxes, "cpu")(Image.open(photos[0]).convert("RGB"))
     xyxy, labels, scores = rows[0]
     assert 5 < len(labels) <= 40
-    assert labels == wanted.labels.tolist()
-    assert np.abs(np.array(xyxy) - wanted.boxes.numpy()).max() < 1e-2
-    assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3
+    assert labels == expected.labels.tolist()
+    assert np.abs(np.array(xyxy) - expected.boxes.numpy()).max() < 1e-2
+    assert np.abs(np.array(scores) - expected.scores.numpy()).max() < 1e-3
     W, H = Image.open(photos[1]).size
     far = np.array(rows[1][0]).max(0)
     assert (far <= (W, H, W, H)).all()
@@ -354,11 +356,11 @@ def read_without_torch(path, photos, tmp_path, reader, lines=""):
     )
     how = json.dumps(ready.task.decoding())
     _, (shares, labels, scores) = alone("detect", program, tmp_path / "out.npz", how)
-    (wanted,) = ready.task.predict({**out, "size": torch.tensor([[64, 81]])})
-    assert labels == wanted.labels.tolist()
-    away = np.array(shares) * (81, 64, 81, 64) - wanted.boxes.numpy()
+    (expected,) = ready.task.predict({**out, "size": torch.tensor([[64, 81]])})
+    assert labels == expected.labels.tolist()
+    away = np.array(shares) * (81, 64, 81, 64) - expected.boxes.numpy()
     assert np.abs(away).max() < 1e-2
-    assert np.abs(np.array(scores) - wanted.scores.numpy()).max() < 1e-3
+    assert np.abs(np.array(scores) - expected.scores.numpy()).max() < 1e-3
     return labels
 
 
@@ -395,25 +397,25 @@ print(json.dumps([about, inputs, windows]))
 @pytest.mark.slow
 @torch.no_grad()
 def test_masks_without_torch(run, masks, photos, tmp_path):
-    said, (about, inputs, windows) = alone("segment", ALONE + CUT, exported(masks), *photos)
+    message, (about, inputs, windows) = alone("segment", ALONE + CUT, exported(masks), *photos)
     ready, ours = seen(masks, photos)
     assert_shown_alike(inputs, ours, about)
-    assert "own_mask.png" in said[0]
-    assert "%" in said[0]
+    assert "own_mask.png" in message[0]
+    assert "%" in message[0]
     code, out = run(
         "segment", *map(str, photos), "--model", str(masks), "--out", str(tmp_path)
     )  # fmt: skip
     assert code == 0, out
-    theirs, wanted = (
+    theirs, expected = (
         [np.asarray(Image.open(place / f"{path.stem}_mask.png")).astype(int) for path in photos]
         for place in (photos[0].parent, tmp_path)
     )
     first, second = ready.task.net(ours[0])[0].topk(2, 0).values.numpy()
-    assert len(np.unique(wanted[0])) > 1
+    assert len(np.unique(expected[0])) > 1
     assert set(np.unique(theirs[0])) <= {7, 300, 20}
-    assert (first - second)[theirs[0] != wanted[0]].max(initial=0) < 1e-3 * np.abs(first).max()
-    assert theirs[1].shape == wanted[1].shape
-    assert (theirs[1] == wanted[1]).mean() > 0.98
+    assert (first - second)[theirs[0] != expected[0]].max(initial=0) < 1e-3 * np.abs(first).max()
+    assert theirs[1].shape == expected[1].shape
+    assert (theirs[1] == expected[1]).mean() > 0.98
     ready.task.window = 64
     (looked,) = ready.task.predict(ready.task(ours[0]), [(64, 81)])
     assert (np.array(windows) == looked.numpy()).mean() > 0.999
@@ -494,7 +496,7 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["linglo_b0"], "comes without weights"),
         (["linglo_b0_retinanet"], "comes without weights"),
@@ -510,10 +512,10 @@ def test_a_detector_as_the_hub_has_it(run, boxes, tmp_path):
         (["linglo_b0", "--to", "aot", "--plain", "--kernels"], "asks for the contrary"),
     ],
 )
-def test_what_cannot_be_exported_is_said(run, words, said):
+def test_what_cannot_be_exported_is_said(run, words, message):
     code, out = run("export", *words)
     assert code == 1
-    assert said in out
+    assert message in out
 
 
 def test_what_an_exporter_stumbles_over_is_one_sentence(run, trained, monkeypatch):

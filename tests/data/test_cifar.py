@@ -70,13 +70,13 @@ def test_every_layout_gives_the_pictures_with_their_labels(write, batches, tmp_p
     assert splits.about == "set: 100 images to train on, 20 to validate, 10 classes"
     assert splits.classes == list(CLASSES)
     for images, names in ((splits.train, list(batches)[:5]), (splits.val, ["test_batch"])):
-        wanted = {
+        expected = {
             (picture.tobytes(), int(label))
             for name in names
             for picture, label in zip(*batches[name], strict=True)
         }
         pairs = [images.read(i) for i in range(len(images))]
-        assert {(np.asarray(picture).tobytes(), label) for picture, label in pairs} == wanted
+        assert {(np.asarray(picture).tobytes(), label) for picture, label in pairs} == expected
         pixels, labels = images.block(np.array([3, 1]))
         assert pixels.shape == (2, 3, 32, 32), "in memory"
         for at, i in enumerate((3, 1)):

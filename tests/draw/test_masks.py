@@ -11,5 +11,5 @@ def test_regions_have_their_colours_and_a_legend():
     labels[:, 30:] = 2
     sheet = np.asarray(overlay(photo, labels, ["sky", "sea", "sand"]))
     assert sheet.shape[1] > 60
-    wanted = 0.4 * 255 + 0.6 * palette(3)[[0, 2]]
-    assert np.abs(sheet[20, [5, 50]] - wanted).max() <= 1
+    expected = 0.4 * 255 + 0.6 * palette(3)[[0, 2]]
+    assert np.abs(sheet[20, [5, 50]] - expected).max() <= 1

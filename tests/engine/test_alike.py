@@ -27,7 +27,7 @@ def test_values_of_the_same_kind_may_differ(read):
 
 
 @pytest.mark.parametrize(
-    ("read", "said"),
+    ("read", "message"),
     [
         ({**OWN, "rate": "fast"}, "its state.rate is 'fast', where 0.1 should be"),
         ({**OWN, "rate": 10**30}, "its state.rate is 1000"),
@@ -40,8 +40,8 @@ def test_values_of_the_same_kind_may_differ(read):
         ([], "its state is a list of 0"),
     ],
 )
-def test_values_of_another_kind_are_named(read, said):
-    with pytest.raises(TypeError, match=said):
+def test_values_of_another_kind_are_named(read, message):
+    with pytest.raises(TypeError, match=message):
         check_alike(OWN, read, "state")
 
 

@@ -76,8 +76,8 @@ def test_a_recipe_that_was_edited_is_noticed(begun):
     plain = json.loads((out / "recipe.json").read_text())
     plain["recipe"]["optim"]["lr"] = 0.5
     (out / "recipe.json").write_text(json.dumps(plain))
-    said = r"recipe.json' was edited .* \(optim.lr 0.002 -> 0.5\); undo that, or .* --force"
-    with pytest.raises(ValueError, match=said):
+    message = r"recipe.json' was edited .* \(optim.lr 0.002 -> 0.5\); undo that, or .* --force"
+    with pytest.raises(ValueError, match=message):
         resumed(out)
     assert any("was edited" in sentence for sentence in resumed(out, force=True))
 

@@ -199,15 +199,15 @@ def test_a_killed_rank_ends_the_job_or_is_started_again(restarts, data, tmp_path
         assert job.poll() is None, job.stdout.read()
     os.kill(a_rank_of(job)[-1], signal.SIGKILL)
     began = time.monotonic()
-    said, _ = job.communicate(timeout=300)
+    message, _ = job.communicate(timeout=300)
     if restarts:
-        assert job.returncode == 0, said
-        assert "going on at step" in said
+        assert job.returncode == 0, message
+        assert "going on at step" in message
         assert Run.open(out).lines()[-1]["epoch"] == 60
         return
     assert time.monotonic() - began < 60
     assert job.returncode != 0
-    assert f"saccade resume {out}" in said
+    assert f"saccade resume {out}" in message
     assert Checkpoints(out).load()[0]["step"] > 0
 
 
@@ -223,11 +223,11 @@ def test_a_job_that_is_asked_to_stop_saves_where_it_is(number, data, tmp_path):
         time.sleep(0.1)
         assert job.poll() is None, job.stdout.read()
     job.send_signal(number)
-    said, _ = job.communicate(timeout=60)
+    message, _ = job.communicate(timeout=60)
     step = Checkpoints(out).load()[0]["step"]
-    assert step == len(run.lines("steps.jsonl")) >= 5, said
-    assert said.count(f"saccade resume {out}") == 1, said
-    assert "going on" not in said
+    assert step == len(run.lines("steps.jsonl")) >= 5, message
+    assert message.count(f"saccade resume {out}") == 1, message
+    assert "going on" not in message
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_the_two_process_command_of_the_docs(data, tmp_path):
     words = ["model.name=qna_nano", "schedule.epochs=1", "loop.batch=8", "loop.shard=true"]
     out = tmp_path / "run"
     job = launched("train", "quick", "--data", str(data), "--out", str(out), "--set", *words)
-    said, _ = job.communicate(timeout=300)
-    assert job.returncode == 0, said
-    assert said.count("best:") == 1
+    message, _ = job.communicate(timeout=300)
+    assert job.returncode == 0, message
+    assert message.count("best:") == 1
     assert same(Run.open(out).lines()[0]["val"]["images"], 15) is None

@@ -31,8 +31,8 @@ def holder(place):
 def test_a_second_process_is_refused_until_the_first_is_killed(tmp_path):
     first = holder(tmp_path / "run")
     try:
-        said = rf"run' is in use: process {first} on .* trains there; wait .* --out"
-        with pytest.raises(LockedError, match=said), lock.hold(tmp_path / "run"):
+        message = rf"run' is in use: process {first} on .* trains there; wait .* --out"
+        with pytest.raises(LockedError, match=message), lock.hold(tmp_path / "run"):
             pass
     finally:
         os.kill(first, signal.SIGKILL)

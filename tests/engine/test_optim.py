@@ -28,11 +28,11 @@ def test_cosine_after_a_linear_warm_up():
     by_step = rates(Schedule(epochs=5, warmup=1, start=0.1, end=0.01))
     for step, rate in enumerate(by_step):
         if step < 10:
-            said = 2 * (0.1 + 0.9 * step / 10)
+            expected = 2 * (0.1 + 0.9 * step / 10)
         else:
             wave = (1 + math.cos(math.pi * (step - 10) / 40)) / 2
-            said = 2 * (0.01 + 0.99 * wave)
-        assert rate == pytest.approx(said, rel=1e-6), step
+            expected = 2 * (0.01 + 0.99 * wave)
+        assert rate == pytest.approx(expected, rel=1e-6), step
 
 
 def test_steps_and_poly_and_constant():
@@ -95,14 +95,14 @@ def test_the_average_follows_is_worn_and_comes_back():
     model = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(model.weight)
     average = Average(model, decay=0.5)
-    said = 0.0
+    average_of_steps = 0.0
     for step in range(1, 30):
         nn.init.constant_(model.weight, float(step))
         average.update(model)
         keep = min(0.5, (1 + step) / (10 + step))
-        said = keep * said + (1 - keep) * step
+        average_of_steps = keep * average_of_steps + (1 - keep) * step
     with average.applied_to(model):
-        assert model.weight[0, 0].item() == pytest.approx(said, rel=1e-5)
+        assert model.weight[0, 0].item() == pytest.approx(average_of_steps, rel=1e-5)
     assert model.weight[0, 0].item() == 29
     other = Average(nn.Linear(2, 1, bias=False), 0.5)
     other.load_state_dict(average.state_dict())

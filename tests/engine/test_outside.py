@@ -46,10 +46,10 @@ def test_a_runs_recipe_opens_and_fetches_nothing(group, words, tmp_path, data, c
     plain["recipe"][group].update(json.loads(text))
     (run / "recipe.json").write_text(json.dumps(plain))
     with guarded():
-        said = refused(["resume", str(run), "--device", "cpu"], capsys)
+        message = refused(["resume", str(run), "--device", "cpu"], capsys)
         session.open_model(run)
-    assert "no part of the run; if the run is your own" in " ".join(said.split())
-    assert "--trust" in said
+    assert "no part of the run; if the run is your own" in " ".join(message.split())
+    assert "--trust" in message
 
 
 def test_a_run_begins_with_what_is_at_hand(tmp_path, data):

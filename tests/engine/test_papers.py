@@ -51,7 +51,7 @@ def steps(monkeypatch):
 
 def test_sasa_averages_weights_and_statistics_at_0_9999(tmp_path, steps):
     """A.2: both decays hold from the first step on; nothing grows into them."""
-    wanted, inputs, live = {}, [], {}
+    expected, inputs, live = {}, [], {}
 
     def seen(norm, inward):
         if norm.training:
@@ -61,21 +61,21 @@ def test_sasa_averages_weights_and_statistics_at_0_9999(tmp_path, steps):
         norm = next(m for m in training.task.modules() if isinstance(m, nn.BatchNorm2d))
         weights = {name: p.detach().double() for name, p in training.task.named_parameters()}
         if when == "before":
-            if not wanted:
-                wanted.update({name: p.clone() for name, p in weights.items()})
+            if not expected:
+                expected.update({name: p.clone() for name, p in weights.items()})
                 live.update(training=training, norm=norm, began=norm.running_mean.double().clone())
-                live["start"] = dict(wanted)
+                live["start"] = dict(expected)
                 norm.register_forward_pre_hook(seen)
             return
         for name, p in weights.items():
-            wanted[name] = 0.9999 * wanted[name] + 0.0001 * p
+            expected[name] = 0.9999 * expected[name] + 0.0001 * p
 
     steps.append(follow)
     fit(shrunk("sasa", "sasa_nano"), folder(tmp_path / "data", train=7, val=1), tmp_path / "run")
     assert len(inputs) == live["training"].step == 4
     for name, value in live["training"].average.values.items():
-        moved = (wanted[name] - live["start"][name]).abs().max()
-        apart = (value.double() - wanted[name]).abs().max()
+        moved = (expected[name] - live["start"][name]).abs().max()
+        apart = (value.double() - expected[name]).abs().max()
         assert apart <= 0.02 * moved + 1e-6 * value.abs().max(), name  # float32's last digits
     mean = live["began"]
     for batch in inputs:
@@ -143,8 +143,8 @@ def test_sasa_chooses_by_training_images_and_validates_once(tmp_path, monkeypatc
     monkeypatch.setattr(Files, "read", noted)
     data = folder(tmp_path / "data", train=25, val=2)
     recipe = shrunk("sasa", "sasa_nano", schedule__epochs=1, loop__batch=36)
-    said = Sentences()
-    run = session.train(recipe, str(data), tmp_path / "run", device="cpu", watch=lambda: said)
+    message = Sentences()
+    run = session.train(recipe, str(data), tmp_path / "run", device="cpu", watch=lambda: message)
     counts = run.read_json("data.json")
     assert {part: counts[part]["images"] for part in counts} == {"train": 72, "val": 3, "final": 6}
     assert {line["val"]["images"] for line in run.lines()} == {3}
@@ -155,8 +155,8 @@ def test_sasa_chooses_by_training_images_and_validates_once(tmp_path, monkeypatc
     assert final["images"] == 6
     assert final["top1"] == session.evaluate(run.folder, device="cpu").compute()["top1"]
     assert session.evaluate(run.folder, split="tune", device="cpu").compute()["images"] == 3
-    assert "3 held out of them to choose the best model by, 6 to validate" in said.lines[0]
-    assert "on the 6 validation images, seen once" in said.lines[-1]
+    assert "3 held out of them to choose the best model by, 6 to validate" in message.lines[0]
+    assert "on the 6 validation images, seen once" in message.lines[-1]
     assert any("final: " in sentence for sentence in Summary.of(run).sentences())
     read.clear()
     session.resume(run.folder, device="cpu")

@@ -63,7 +63,7 @@ def test_a_trained_backbone_starts_another(run, data, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"model__name": "qna_nanoo"}, "did you mean 'qna_nano'"),
         ({"model__options": {"wndow": 3}}, "do not fit"),
@@ -91,8 +91,8 @@ def test_a_trained_backbone_starts_another(run, data, tmp_path):
         ({"schedule__shape": "poly", "schedule__end": -1.0}, r"schedule\.end: 0 to 1, got -1"),
     ],
 )
-def test_a_recipe_that_cannot_be_is_refused(changes, said, data, tmp_path):
-    with pytest.raises(ValueError, match=said):
+def test_a_recipe_that_cannot_be_is_refused(changes, message, data, tmp_path):
+    with pytest.raises(ValueError, match=message):
         fit(change(PLAIN, **changes), data, tmp_path / "run")
     assert not (tmp_path / "run" / "steps.jsonl").exists()
 

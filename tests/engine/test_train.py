@@ -229,7 +229,7 @@ def test_parameters_that_are_no_numbers_are_never_kept(save_every, data, tmp_pat
 
 def test_a_torn_checkpoint_is_told_and_the_one_before_it_taken(data, unbroken, tmp_path):
     out = tmp_path / "damaged"
-    said = []
+    messages = []
     watcher = At(4, lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Stopped):
         fit(FULL, data, out, watcher)
@@ -237,9 +237,9 @@ def test_a_torn_checkpoint_is_told_and_the_one_before_it_taken(data, unbroken, t
     path = out / "checkpoints" / last
     path.write_bytes(path.read_bytes()[:1000])
     hearing = At(0, None)
-    hearing.say = said.append
+    hearing.say = messages.append
     session.resume(out, watch=lambda: hearing, device="cpu")
-    assert any(last in sentence and "damaged" in sentence for sentence in said)
+    assert any(last in sentence and "damaged" in sentence for sentence in messages)
     assert_equal_runs(unbroken, Run.open(out))
 
 

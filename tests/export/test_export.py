@@ -115,8 +115,8 @@ def test_eight_bits(tmp_path):
     images = [chance.standard_normal((2, 3, 64, 64), np.float32) for _ in range(3)]
     small = export.to_int8(path, tmp_path / "net.int8.onnx", iter(images))
     assert small.stat().st_size < 0.5 * path.stat().st_size
-    wanted, got = (export.runner(p)(images[0])["logits"] for p in (path, small))
-    assert 0 < np.abs(wanted - got).max() < 0.2 * np.abs(wanted).max()
+    expected, got = (export.runner(p)(images[0])["logits"] for p in (path, small))
+    assert 0 < np.abs(expected - got).max() < 0.2 * np.abs(expected).max()
 
 
 def test_wide_products_are_those_that_do_much_with_each_number(tmp_path):
@@ -303,10 +303,10 @@ def test_auto_encoders_at_any_size(encoder, decoder, tmp_path):
         assert export.apart(export.Raw(task), run) < export.CLOSE
         image = torch.rand(2, 3, 70, 65)
         figures = export.figures(task, run, [Batch(image, {}, torch.arange(2), SIZES)])
-        wanted = task.metric()
+        expected = task.metric()
         with torch.no_grad():
-            wanted.update(task(image), {})
-        assert figures == pytest.approx(wanted.compute(), rel=1e-3)
+            expected.update(task(image), {})
+        assert figures == pytest.approx(expected.compute(), rel=1e-3)
 
 
 @pytest.mark.parametrize("which", ["segment", "retinanet", "detr", "rtdetr"])
@@ -332,9 +332,9 @@ def test_figures_of_a_file_do_not_see_padding(which):
     for i, (_, (got,)) in enumerate(seen):
         h, w = sizes[i].tolist()
         with torch.no_grad():
-            (wanted,) = task.predict(task(image[i : i + 1, :, :h, :w]), [(h, w)])
-        got, wanted = (x if isinstance(x, tuple) else (x,) for x in (got, wanted))
-        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+            (expected,) = task.predict(task(image[i : i + 1, :, :h, :w]), [(h, w)])
+        got, expected = (x if isinstance(x, tuple) else (x,) for x in (got, expected))
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
 def test_figures_of_a_segmenter_that_looks_through_windows(tmp_path):
@@ -353,7 +353,7 @@ def test_figures_of_a_segmenter_that_looks_through_windows(tmp_path):
     task.metric = Kept
     export.figures(task, export.runner_of(export.Raw(task)), [part])
     with torch.no_grad():
-        wanted = task(part.image)["logits"]
+        expected = task(part.image)["logits"]
         whole = task.raw(part.image)["logits"]
-    assert torch.allclose(seen[0], wanted, atol=1e-5)
+    assert torch.allclose(seen[0], expected, atol=1e-5)
     assert not torch.allclose(seen[0], whole, atol=1e-5)

@@ -36,14 +36,14 @@ def photo(tmp_path_factory):
 
 def test_every_form_of_a_picture_has_one_answer(model, photo):
     path, pixels = photo
-    ((_, wanted),) = guesses([str(path)], "linglo_nano")
+    ((_, expected),) = guesses([str(path)], "linglo_nano")
     tensor = torch.from_numpy(pixels.copy()).permute(2, 0, 1)
     for form in (path, str(path), Image.open(path), pixels, pixels / 255, tensor, tensor / 255):
         answer = model.predict(form)
-        assert answer.labels == tuple(guess.label for guess in wanted)
-        assert answer.scores == pytest.approx([guess.share for guess in wanted], abs=1e-5)
+        assert answer.labels == tuple(guess.label for guess in expected)
+        assert answer.scores == pytest.approx([guess.share for guess in expected], abs=1e-5)
     several = model.predict([path, pixels, [Image.open(path)]], top=2, batch=2)
-    assert [answer.label for answer in several] == [wanted[0].label] * 3
+    assert [answer.label for answer in several] == [expected[0].label] * 3
     assert len(several[0].labels) == 2
     assert len(model.predict(tensor[None])) == 1
     assert len(model.predict(str(path.parent))) == 1
@@ -52,11 +52,11 @@ def test_every_form_of_a_picture_has_one_answer(model, photo):
 def test_grey_clear_and_deep_pictures(model, photo):
     _, pixels = photo
     grey = pixels[..., 0]
-    wanted = model.predict(np.stack([grey] * 3, -1)).scores
+    expected = model.predict(np.stack([grey] * 3, -1)).scores
     for form in (grey, torch.from_numpy(grey.copy()), Image.fromarray(grey), grey[..., None]):
-        assert model.predict(form).scores == pytest.approx(wanted)
+        assert model.predict(form).scores == pytest.approx(expected)
     deep = Image.fromarray(grey.astype(np.int32) * 257)
-    assert model.predict(deep).scores == pytest.approx(wanted, abs=1e-4)
+    assert model.predict(deep).scores == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -91,18 +91,18 @@ def test_other_things_and_options_are_refused(model, photo):
 def test_the_model_stays_what_it_was(photo):
     model = saccade.load("qna_nano").train()
     model.head.eval()
-    wanted = model.predict(photo[1]).scores
+    expected = model.predict(photo[1]).scores
     assert model.training
     assert not model.head.training
     assert model.backbone.training
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        assert other.predict(photo[1]).scores == pytest.approx(wanted)
+        assert other.predict(photo[1]).scores == pytest.approx(expected)
         assert list(other.state_dict()) == list(model.state_dict())
     assert copy.deepcopy(model).eval().fuse().predict(photo[1]).scores == pytest.approx(
-        wanted, abs=1e-4
+        expected, abs=1e-4
     )
     half = copy.deepcopy(model).to(torch.bfloat16)
-    assert half.predict(photo[1]).scores == pytest.approx(wanted, abs=0.05)
+    assert half.predict(photo[1]).scores == pytest.approx(expected, abs=0.05)
 
 
 def test_a_model_of_timms_answers_and_stays_one(tmp_path, photo):

@@ -69,9 +69,9 @@ def test_a_layer_goes_through_every_command(run, layer_file, tmp_path):
     for command in (("resume", "one"), ("eval", "one"), ("report", "one")):
         code, out = run(*command)
         assert code == 1
-        said = " ".join(out.split())
-        assert "was made with 'mean_attention', which saccade does not import by itself" in said
-        assert "add --import mean_attention" in said
+        message = " ".join(out.split())
+        assert "was made with 'mean_attention', which saccade does not import by itself" in message
+        assert "add --import mean_attention" in message
     with pytest.raises(ValueError, match="in Python: import it first"):
         saccade.load("one")
 

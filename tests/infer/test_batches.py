@@ -84,9 +84,9 @@ def test_work_in_the_background_keeps_its_order_and_its_errors():
         time.sleep(0.02 * (i % 3 == 0))
         return i, threading.current_thread().name
 
-    done = list(in_background(late, range(20)))
-    assert [i for i, _ in done] == list(range(20))
-    assert threading.current_thread().name not in {name for _, name in done}
+    result = list(in_background(late, range(20)))
+    assert [i for i, _ in result] == list(range(20))
+    assert threading.current_thread().name not in {name for _, name in result}
 
     def broken(i):
         raise OSError(f"disk full at {i}")

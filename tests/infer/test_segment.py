@@ -86,8 +86,8 @@ def test_the_overlay_is_the_picture_the_colours_and_a_legend():
     mask[:, 30:] = 2
     drawn = np.asarray(overlay(photo, mask, ["sky", "sea", "boat"])).astype(float)
     for x, c in ((10, 0), (50, 2)):
-        wanted = 0.4 * 100 + 0.6 * palette(3)[c].astype(float)
-        assert np.abs(drawn[20, x] - wanted).max() < 1
+        expected = 0.4 * 100 + 0.6 * palette(3)[c].astype(float)
+        assert np.abs(drawn[20, x] - expected).max() < 1
     assert (drawn[20, 29] == 255).all(), "a line between regions"
     legend = drawn[:, 60:].reshape(-1, 3)
     for c, there in ((0, True), (1, False), (2, True)):

@@ -67,10 +67,10 @@ def calls(monkeypatch):
 
 def close(net, x, tolerance=2e-6):
     with use_backend("plain"), torch.no_grad():
-        wanted = copy.deepcopy(net).double()(x.double())
+        expected = copy.deepcopy(net).double()(x.double())
     with torch.inference_mode():
         y = net(x)
-    return ((y - wanted).abs().max() / wanted.abs().max()).item() < tolerance
+    return ((y - expected).abs().max() / expected.abs().max()).item() < tolerance
 
 
 SASAS = {

@@ -352,11 +352,11 @@ class Case:
         self.family = family.__name__
 
     def __str__(self):
-        done = ", ".join(f"{change.__name__}({part})" for change, part, _ in self.changes)
+        result = ", ".join(f"{change.__name__}({part})" for change, part, _ in self.changes)
         mode = f"{'train' if self.train else 'eval'} {'grad' if self.grad else 'no_grad'}"
         return (
             f"case {self.number}: {self.family} {self.dtype} {self.size} {self.layout} input, "
-            f"{mode}{' autocast' if self.autocast else ''}: {done}"
+            f"{mode}{' autocast' if self.autocast else ''}: {result}"
         )
 
     def built(self):

@@ -110,7 +110,7 @@ def test_asked_to_be_pretrained_it_takes_the_weights_of_the_file(net, alone, tmp
 
 
 @pytest.mark.parametrize(
-    ("header", "said"),
+    ("header", "message"),
     [
         ({}, "without the name"),
         ({"model": {}}, "without the name"),
@@ -124,10 +124,10 @@ def test_asked_to_be_pretrained_it_takes_the_weights_of_the_file(net, alone, tmp
         ({"model": {"kind": ["retinanet"], "name": "x"}}, "without the kind"),
     ],
 )
-def test_half_a_header_is_one_sentence(header, said, net, tmp_path):
+def test_half_a_header_is_one_sentence(header, message, net, tmp_path):
     path = tmp_path / "m.safetensors"
     save_file(net.state_dict(), path, metadata={"saccade": json.dumps(header)})
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         saccade.load(path)
 
 

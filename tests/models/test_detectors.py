@@ -46,5 +46,5 @@ def test_a_recipe_of_that_name_trains_that_detector(name):
         trained = tasks.of(recipe).network(recipe, printed.num_classes, {})
     shapes = {k: v.shape for k, v in printed.state_dict().items()}
     assert shapes == {k: v.shape for k, v in trained.state_dict().items()}
-    wanted, got = (net.arguments.get("settings", net.arguments) for net in (printed, trained))
-    assert wanted == {key: value for key, value in got.items() if key in wanted}
+    expected, got = (net.arguments.get("settings", net.arguments) for net in (printed, trained))
+    assert expected == {key: value for key, value in got.items() if key in expected}

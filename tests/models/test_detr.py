@@ -77,13 +77,13 @@ def test_the_whole_of_transformers_is_there(tmp_path):
         {"class_labels": torch.tensor([1]), "boxes": torch.tensor([[0.5, 0.5, 0.2, 0.2]])}
     ] * 2
     net.detr.set_attn_implementation("eager")  # which transformers wants for attention maps
-    said = net.detr(
+    output = net.detr(
         batch, pixel_mask=detr.masked(batch, sizes), labels=labels, output_attentions=True
     )
-    assert said.loss.isfinite()
-    assert len(said.encoder_attentions) == 1
+    assert output.loss.isfinite()
+    assert len(output.encoder_attentions) == 1
     with torch.no_grad():
-        torch.testing.assert_close(said.logits, net(batch, sizes)["logits"])
+        torch.testing.assert_close(output.logits, net(batch, sizes)["logits"])
     net.detr.model.freeze_backbone()
     assert not any(p.requires_grad for p in net.backbone.parameters())
 

@@ -129,8 +129,10 @@ def test_damaged_files_and_strangers_are_refused_in_a_sentence(tmp_path):
     for n in range(300):
         path = tmp_path / f"{n}.bin"
         path.write_bytes(changed_bytes(contents[n % 3], chance))
-        said = sentence(path)
-        assert said is None or (repr(str(path)) in said and flaw_of_text(said) is None), said
+        message = sentence(path)
+        assert message is None or (repr(str(path)) in message and flaw_of_text(message) is None), (
+            message
+        )
         path.unlink()
     path = tmp_path / "evil"
     ext = [msgpack.packb(one) for one in (

@@ -104,7 +104,7 @@ def test_a_fused_model_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("group", "key", "value", "said"),
+    ("group", "key", "value", "message"),
     [
         ("", "label_names", ["\x1b[2J", "b", "c"], "no list of plain words"),
         ("", "label_names", [1, 2, 3], "no list of plain words"),
@@ -123,12 +123,12 @@ def test_a_fused_model_is_refused(tmp_path):
         ("model_args", "base_width", 128, "is no config of timm's"),
     ],
 )
-def test_a_strangers_config_is_checked_word_by_word(group, key, value, said, tmp_path):
+def test_a_strangers_config_is_checked_word_by_word(group, key, value, message, tmp_path):
     net = timm.create_model("resnet10t", num_classes=3)
     save_for_hf(net, str(tmp_path), {"label_names": CLASSES}, safe_serialization=True)
     config = json.loads((tmp_path / "config.json").read_text())
     (config.setdefault(group, {}) if group else config)[key] = value
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=said) as refused:
+    with pytest.raises(ValueError, match=message) as refused:
         saccade.load(tmp_path)
     assert "\n" not in str(refused.value)

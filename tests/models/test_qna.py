@@ -110,8 +110,8 @@ def test_logits_and_gradients_of_the_micro_model(shared, dtype, end, bound):
 def test_the_authors_trees_fit(shared, theirs, ours):
     shapes = json.loads((shared / "golden" / "qna" / "param_shapes.json").read_text())[theirs]
     model = saccade.build(ours, device="meta")
-    wanted = qna.flax.shapes(model, qna.flax_entries(model))
-    assert {path: list(shape) for path, shape in wanted.items()} == shapes
+    expected = qna.flax.shapes(model, qna.flax_entries(model))
+    assert {path: list(shape) for path, shape in expected.items()} == shapes
     assert len(shapes) == len(list(model.parameters()))
     assert sum(np.prod(shape) for shape in shapes.values()) == sum(
         p.numel() for p in model.parameters()
@@ -205,11 +205,13 @@ def test_every_row_of_the_tables_has_a_name():
     rows = {n: len(saccade.names(f"qna_table{n}_*")) for n in (2, 3, 4)}
     assert rows == {2: 9, 3: 5, 4: 12}
     for name in saccade.names("qna_table4_*"):
-        said = name.split("_")
+        parts = name.split("_")
         model = saccade.build(name, device="meta").backbone
-        assert (model.depths, model.sa_depths) == tuple(tuple(map(int, word)) for word in said[2:4])
+        assert (model.depths, model.sa_depths) == tuple(
+            tuple(map(int, word)) for word in parts[2:4]
+        )
         windows = {m.window for m in model.modules() if isinstance(m, WindowAttention)}
-        assert windows <= ({7} if said[-1] == "w7" else {14, 7})
+        assert windows <= ({7} if parts[-1] == "w7" else {14, 7})
     heads = saccade.build("qna_table3_q8_16_32_64_s4_8_16_32", device="meta").backbone
     assert (heads.heads, heads.sa_heads) == ((8, 16, 32, 64), (4, 8, 16, 32))
 

@@ -230,6 +230,6 @@ def test_an_ablation_as_it_was_built_before_still_loads(tmp_path, name, depths):
     save_file(model.state_dict(), path, {"saccade": json.dumps(header)})
     image = torch.randn(1, 3, 64, 64)
     with torch.no_grad():
-        wanted = model(image)
+        expected = model(image)
         for file in (stated, path):
-            torch.testing.assert_close(saccade.load(file)(image), wanted)
+            torch.testing.assert_close(saccade.load(file)(image), expected)

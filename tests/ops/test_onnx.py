@@ -250,11 +250,11 @@ def test_the_example_in_c(tmp_path):
     raw, _ = written(export.prepared(saccade.build("sasa_nano")), tmp_path / "net.onnx")
     copy = shutil.copy(saccade.kernels(), tmp_path / "kernels.so")
     words = [str(program), str(tmp_path / "net.onnx"), str(copy)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, env={})
-    y = np.array(done.stdout.split(), np.float32)
+    result = subprocess.run(words, capture_output=True, text=True, check=True, env={})
+    y = np.array(result.stdout.split(), np.float32)
     with torch.no_grad():
-        wanted = raw(torch.full((1, 3, 96, 128), 0.5))[0].numpy().ravel()
-    np.testing.assert_allclose(y, wanted, atol=1e-5 * np.abs(wanted).max())
+        expected = raw(torch.full((1, 3, 96, 128), 0.5))[0].numpy().ravel()
+    np.testing.assert_allclose(y, expected, atol=1e-5 * np.abs(expected).max())
     bad = subprocess.run([*words[:2], "/no/such.so"], capture_output=True, text=True)
     assert bad.returncode == 1
     assert "such.so" in bad.stderr

@@ -59,7 +59,7 @@ def _power_forward(out, residuals, x, weight, shift, exponent) -> None:
         residuals[0].copy_(x ** (exponent - 1))
 
 
-def _power_backward(grad, residuals, wanted, x, weight, shift, exponent):
+def _power_backward(grad, residuals, expected, x, weight, shift, exponent):
     (below,) = residuals
     ours = exponent * below * weight * grad, (below * x * grad).sum(0)
     return *ours, None if shift is None else grad.sum(0)
@@ -487,8 +487,8 @@ def backward_arguments(example: Example, form: str) -> tuple[Any, ...]:
     results = op._call(*inputs, *example.options, form, kernel is not None)
     out, *residuals = results if op.keeps else (results,)
     saved = out if kernel is not None and kernel.saves else None
-    wanted = [t is not None for t in inputs]
-    return (torch.randn_like(out), *inputs, *example.options, saved, *residuals, form, wanted)
+    expected = [t is not None for t in inputs]
+    return (torch.randn_like(out), *inputs, *example.options, saved, *residuals, form, expected)
 
 
 def kinds(results: Any) -> list[tuple]:

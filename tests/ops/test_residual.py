@@ -28,8 +28,8 @@ def image():
 
 def apart(y, net, x):
     with use_backend("plain"), torch.no_grad():
-        wanted = net(x)
-    return ((y - wanted).abs().max() / wanted.abs().max()).item()
+        expected = net(x)
+    return ((y - expected).abs().max() / expected.abs().max()).item()
 
 
 def targets(graph):

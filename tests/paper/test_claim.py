@@ -4,7 +4,7 @@ from saccade.paper import Claim
 
 
 @pytest.mark.parametrize(
-    ("said", "measured", "holds"),
+    ("printed", "measured", "holds"),
     [
         ("18.0M", 18_016_000, True),
         ("18.0M", 18_060_000, False),
@@ -19,8 +19,8 @@ from saccade.paper import Claim
         ("(32, 64)", (32, 65), False),
     ],
 )
-def test_a_claim_holds_to_its_printed_digits(said, measured, holds):
-    assert Claim("Table 1", "params", said).holds(measured) is holds
+def test_a_claim_holds_to_its_printed_digits(printed, measured, holds):
+    assert Claim("Table 1", "params", printed).holds(measured) is holds
 
 
 def test_a_measurement_is_shown_as_the_paper_writes():

@@ -31,7 +31,7 @@ def listed():
             section, numbers, words, *reason = line.split("\t")
             first, _, last = numbers.partition("-")
             pairs = [] if words == "-" else [word.partition(" = ") for word in words.split("; ")]
-            names = {name: set(said.split(" | ")) - {""} for name, _, said in pairs}
+            names = {name: set(message.split(" | ")) - {""} for name, _, message in pairs}
             yield family, section, int(first), int(last or first), names, "".join(reason)
 
 
@@ -106,8 +106,8 @@ def test_claims_say_what_their_sentences_print(family):
         if not row.is_cell and row.claim.where not in ELSEWHERE:
             key = section_of(row.claim.where), row.claim.what
             claimed.setdefault(key, set()).add(row.claim.said)
-    printed = {(s, n): said for f, s, *_, names, _ in SENTENCES if f == family
-               for n, said in names.items() if said}  # fmt: skip
+    printed = {(s, n): message for f, s, *_, names, _ in SENTENCES if f == family
+               for n, message in names.items() if message}  # fmt: skip
     assert printed == claimed
 
 

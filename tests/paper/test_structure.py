@@ -106,7 +106,7 @@ BROKEN = {
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_measure_notices(what):
     """Beside the nets of the papers, of which tests/paper/test_claims.py has the values."""
-    name, options, damage, wanted = BROKEN[what]
+    name, options, damage, expected = BROKEN[what]
     net = copy.deepcopy(built(name, **options))
     if damage is not None:
         damage(net)
@@ -114,7 +114,7 @@ def test_a_measure_notices(what):
         measured = MEASURES[what](net)
     except ValueError:  # not all layers are alike
         measured = None
-    assert measured == wanted
+    assert measured == expected
 
 
 def test_what_is_deployed_is_counted_after_fusing(monkeypatch):

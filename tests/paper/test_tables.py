@@ -32,11 +32,11 @@ CELLS = [
 ]
 
 
-def plain(said):
+def plain(message):
     """A printed string without its unit, and a list the way Python writes a tuple."""
-    if said.startswith("["):
-        return f"({', '.join(said[1:-1].split(','))})"
-    return WORDS.get(said) or re.sub(r"[MGB%]$", "", said)
+    if message.startswith("["):
+        return f"({', '.join(message[1:-1].split(','))})"
+    return WORDS.get(message) or re.sub(r"[MGB%]$", "", message)
 
 
 @pytest.mark.parametrize("family", claims.FAMILIES)

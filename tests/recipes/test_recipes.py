@@ -56,7 +56,7 @@ def test_overrides_are_typed():
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("word", "message"),
     [
         ("optim.lrr=3", "did you mean 'lr'"),
         ("schedul.epochs=3", "a recipe has no 'schedul'; did you mean 'schedule'"),
@@ -74,8 +74,8 @@ def test_overrides_are_typed():
         ("opt\nim.lr=3", r"nim.lr' is no key; such as"),
     ],
 )
-def test_a_wrong_override_is_refused_with_the_cure(word, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_override_is_refused_with_the_cure(word, message):
+    with pytest.raises(ValueError, match=message):
         override(QUICK, [word])
 
 
@@ -112,7 +112,7 @@ def test_a_value_that_contains_itself_is_refused(text):
 
 
 @pytest.mark.parametrize(
-    ("group", "key", "value", "said"),
+    ("group", "key", "value", "message"),
     [
         ("optim", "lr", "fast", "recipe: optim.lr wants a number, got 'fast'"),
         ("optim", "name", "adamx", "recipe: optim.name wants one of adamw"),
@@ -124,10 +124,10 @@ def test_a_value_that_contains_itself_is_refused(text):
         ("task", "kind", ["Classify"], "recipe: task of kind"),
     ],
 )
-def test_a_value_of_another_type_in_a_file_is_refused(group, key, value, said):
+def test_a_value_of_another_type_in_a_file_is_refused(group, key, value, message):
     plain = json.loads(json.dumps(to_plain(book.find("quick"))))
     plain[group][key] = value
-    with pytest.raises(ValueError, match=re.escape(said)):
+    with pytest.raises(ValueError, match=re.escape(message)):
         from_plain(plain)
     with pytest.raises(ValueError, match=f"recipe: {group} is no group"):
         from_plain({**plain, group: 3})

@@ -21,15 +21,17 @@ def texts(monkeypatch):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.text import Text
 
-    said = []
+    shown_texts = []
     drawn = FigureCanvasAgg.draw
 
     def listen(canvas):
-        said.extend(text.get_text() for text in canvas.figure.findobj(Text) if text.get_visible())
+        shown_texts.extend(
+            text.get_text() for text in canvas.figure.findobj(Text) if text.get_visible()
+        )
         drawn(canvas)
 
     monkeypatch.setattr(FigureCanvasAgg, "draw", listen)
-    return said
+    return shown_texts
 
 
 def opened(png):

@@ -20,12 +20,12 @@ def test_a_row_an_evaluation_under_one_head(tmp_path):
                 screen.stepped(step, {"a": 1.0, "b": 0.25}, 0.1, 8)
             screen.evaluated(line(epoch, 50.0 + epoch), best=epoch == 2)
         screen.say("a sentence")
-    head, first, second, said = out.getvalue().splitlines()
+    head, first, second, message = out.getvalue().splitlines()
     assert head.split() == ["epoch", "train", "loss", "top1", "top5", "loss", "images/s", "minutes"]
     assert first.split()[:5] == ["1", "1.250", "51.00", "99.00", "0.500"]
     assert second.split()[-1] == "best"
     assert len(head) == len(first) == len(second) - len(" best")
-    assert said == "a sentence"
+    assert message == "a sentence"
 
 
 def test_a_mean_of_nothing_is_nothing():

@@ -165,8 +165,8 @@ def test_it_ends_within_five_seconds(tmp_path, sent):
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )  # fmt: skip
     try:
-        said = run.stdout.readline()
-        port = int(said.split("localhost:")[1].split()[0])
+        message = run.stdout.readline()
+        port = int(message.split("localhost:")[1].split()[0])
         contents = (b"", b"POST /lo", POST % (1000, b"") + b"abc")
         unfinished = [connect(port, content) for content in contents * 5]
         assert b"200 OK" in get(port)

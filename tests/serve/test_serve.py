@@ -165,7 +165,7 @@ def test_a_pixel_looks_around_itself(look, model):
 
 
 @pytest.mark.parametrize(
-    ("path", "content", "code", "said"),
+    ("path", "content", "code", "message"),
     [
         ("/look?model=0", b"no picture", 415, "no picture"),
         ("/look?model=0", b"", 415, "no picture"),
@@ -178,10 +178,10 @@ def test_a_pixel_looks_around_itself(look, model):
         ("/look?model=0&y=", PHOTO, 422, "y is a number, got ''"),
     ],
 )
-def test_what_is_refused(look, path, content, code, said):
+def test_what_is_refused(look, path, content, code, message):
     (answer,) = look(path, content)
     assert answer.status_code == code
-    assert said in answer.json()["detail"]
+    assert message in answer.json()["detail"]
 
 
 def test_a_model_sees_no_more_of_a_long_picture_than_of_a_usual_one():
@@ -194,21 +194,21 @@ def test_a_model_sees_no_more_of_a_long_picture_than_of_a_usual_one():
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (MemoryError(), 413, "more memory than there is"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 413, "more memory than"),
         (RuntimeError("an odd\nthing"), 500, "failed on this picture (RuntimeError: an odd);"),
     ],
 )
-def test_what_goes_wrong_is_said_in_a_sentence(look, monkeypatch, caplog, error, code, said):
+def test_what_goes_wrong_is_said_in_a_sentence(look, monkeypatch, caplog, error, code, message):
     def wrong(*_):
         raise error
 
     monkeypatch.setattr("saccade.serve.application.look", wrong)
     (answer,) = look("/look?model=0", PHOTO)
     assert answer.status_code == code
-    assert said in answer.json()["detail"]
+    assert message in answer.json()["detail"]
     assert ("an odd" in caplog.text) == (code == 500), "what nobody expects is logged"
 
 
@@ -345,7 +345,7 @@ def test_it_says_the_port_that_it_took(start):
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "unsaid"),
+    ("words", "message", "unsaid"),
     [
         (["--port", "99999"], "ports are 0 to 65535, got 99999", "Error"),
         (["--port", "-1"], "ports are 0 to 65535, got -1", "Error"),
@@ -354,10 +354,10 @@ def test_it_says_the_port_that_it_took(start):
         (["--host", ""], "no address of this machine; try --host", "--port"),
     ],
 )
-def test_where_it_cannot_listen_is_said(start, words, said, unsaid):
+def test_where_it_cannot_listen_is_said(start, words, message, unsaid):
     code, out, listener = start(*words)
     assert (code, listener) == (1, None)
-    assert said in out
+    assert message in out
     assert unsaid not in out
 
 
@@ -494,13 +494,13 @@ def test_in_a_browser(application, tmp_path):
             assert "does not answer" in settled()
             page.unroute("**/look*")
             still_usable()
-            for name, said in (
+            for name, message in (
                 ("text.png", "no picture that this"),
                 ("large.png", "10 MB at most"),
             ):
                 page.set_input_files("#file", tmp_path / name)
                 page.wait_for_function("document.getElementById('said').className == 'bad'")
-                assert said in settled()
+                assert message in settled()
                 still_usable()
             page.locator("select").nth(1).select_option("4")
             assert settled() == ""

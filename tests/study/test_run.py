@@ -16,14 +16,14 @@ KEYS = ["base", "position=cpe"]
 def trained(tmp_path_factory):
     """A tiny study that was trained with seed 0 to the end, and the sentences said."""
     base = tmp_path_factory.mktemp("study")
-    data, said = tiny.write_cifar(base / "cifar"), []
-    run.train(tiny.study(), data, base / "runs", (0,), say=said.append)
-    return data, base / "runs", said
+    data, messages = tiny.write_cifar(base / "cifar"), []
+    run.train(tiny.study(), data, base / "runs", (0,), say=messages.append)
+    return data, base / "runs", messages
 
 
 def test_every_row_is_trained_and_what_is_done_is_skipped(trained):
-    data, out, said = trained
-    assert [line.split(" ->")[0] for line in said] == [f"tiny: {key}, seed 0" for key in KEYS]
+    data, out, messages = trained
+    assert [line.split(" ->")[0] for line in messages] == [f"tiny: {key}, seed 0" for key in KEYS]
     again = []
     assert run.train(tiny.study(), data, out, (0,), say=again.append) == []
     assert again == []

@@ -42,6 +42,6 @@ def test_ssim_is_the_definition():
 
 def test_psnr_is_the_definition():
     a, b = pair()
-    wanted = [10 * np.log10(1 / np.mean((x - y) ** 2)) for x, y in zip(a, b, strict=True)]
-    assert psnr(torch.tensor(a), torch.tensor(b)).tolist() == pytest.approx(wanted)
+    expected = [10 * np.log10(1 / np.mean((x - y) ** 2)) for x, y in zip(a, b, strict=True)]
+    assert psnr(torch.tensor(a), torch.tensor(b)).tolist() == pytest.approx(expected)
     assert float(psnr(torch.ones(1, 3, 4, 4), torch.ones(1, 3, 4, 4))) == pytest.approx(100)

@@ -185,8 +185,8 @@ def test_evidence_adds_up_to_the_logits(name):
     maps = view.class_evidence(model, image, [3, 1])
     assert maps.shape == (2, 4, 5)
     with torch.no_grad():
-        wanted = (model(image)[0] - model.head.fc.bias)[[3, 1]].numpy()
-    np.testing.assert_allclose(maps.mean((1, 2)), wanted, rtol=1e-4, atol=1e-5)
+        expected = (model(image)[0] - model.head.fc.bias)[[3, 1]].numpy()
+    np.testing.assert_allclose(maps.mean((1, 2)), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_evidence_needs_a_head_that_averages():

@@ -84,10 +84,10 @@ class Damages:
         shutil.copytree(stopped, run)
         place = chance.choice((run, run, run / "checkpoints"))
         acts = harmed(place, chance, chance.choice((1, 1, 2)))
-        code, said = in_this_process(["resume", str(run), "--device", "cpu"])
+        code, message = in_this_process(["resume", str(run), "--device", "cpu"])
         what = f"a run: {acts}"
         if code:
-            return Outcome(True, f"{what}: {said}")
+            return Outcome(True, f"{what}: {message}")
         try:
             check_equal(run, ended)
         except Finding as error:
@@ -95,7 +95,7 @@ class Damages:
                 "jsonl differs" in str(error)
             ):
                 return Outcome(False, f"{what}: lines of before are left out")
-            raise Finding(f"{what}: {error}\n{said}") from error
+            raise Finding(f"{what}: {error}\n{message}") from error
         return Outcome(False, what)
 
 

@@ -32,14 +32,14 @@ class Disks:
             size = int(chance.uniform(16384, 1.3 * sum(sizes)))
             with _mounted(place, size):
                 what = f"{task} on a disk of {size} bytes"
-                said = self.filled(task, place / "run", Plan(), folder, what, place)
+                message = self.filled(task, place / "run", Plan(), folder, what, place)
                 check_equal(place / "run", unbroken)
         else:
             limit = int(chance.uniform(1, 1.1 * max(sizes)) ** chance.choice((1, 0.7)))
             what = f"{task} with files of {limit} bytes at most"
-            said = self.filled(task, folder / "run", Plan(limit=limit), folder, what)
+            message = self.filled(task, folder / "run", Plan(limit=limit), folder, what)
             check_equal(folder / "run", unbroken)
-        return Outcome(bool(said), f"{what}: {said}", int(bool(said)))
+        return Outcome(bool(message), f"{what}: {message}", int(bool(message)))
 
     def filled(
         self, task: str, out: Path, plan: Plan, folder: Path, what: str, disk: Path | None = None
@@ -47,19 +47,19 @@ class Disks:
         """Train until the disk is full, make room, and go on; gives what was said."""
         words = RECIPES[task], str(self.yard.images(task)), str(out)
         job = Job(folder / "log", "train", *words, plan=plan)
-        said = ""
+        message = ""
         if job.end() != 0:
-            said = job.said().strip()
-            if "could not write" not in said:
-                raise Finding(f"{what}: it is not told what could not be written\n{said}")
+            message = job.said().strip()
+            if "could not write" not in message:
+                raise Finding(f"{what}: it is not told what could not be written\n{message}")
             check_standing(out, 0)
             if disk is not None:
                 subprocess.run(["mount", "-o", f"remount,size={ROOM}", str(disk)], check=True)
             again = "resume" if (out / "recipe.json").exists() else "train"
             job = Job(folder / "log", again, *((str(out),) if again == "resume" else words))
             if job.end() != 0:
-                raise Finding(f"{what}: after there is room\n{job.said()}\nbefore: {said}")
-        return said
+                raise Finding(f"{what}: after there is room\n{job.said()}\nbefore: {message}")
+        return message
 
 
 @contextlib.contextmanager

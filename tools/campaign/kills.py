@@ -32,10 +32,10 @@ class Kills:
         recipe, out = RECIPES[task], folder / "run"
         unbroken, seconds = self.yard.reference(task, task, recipe)
         kills, saved, history = 0, 0, []
-        wanted = chance.randint(1, MOST)
+        expected = chance.randint(1, MOST)
         while True:
             plan = Plan()
-            if kills < wanted and chance.random() < 0.5:
+            if kills < expected and chance.random() < 0.5:
                 call = chance.choice(list(CALLS))
                 n = chance.randint(1, chance.choice((3, 10, CALLS[call])))
                 plan = Plan(call, n, chance.random() < 0.5)
@@ -44,7 +44,7 @@ class Kills:
             else:
                 words = recipe, str(self.yard.images(task)), str(out)
                 job = Job(folder / "log", "train", *words, plan=plan)
-            if kills < wanted and not plan.call:
+            if kills < expected and not plan.call:
                 pause(chance, job, seconds * chance.choice((0.4, 0.7, 1.0)))
                 job.kill()
             code = job.end()

@@ -80,8 +80,8 @@ class Payloads:
         every = commands(run, self.data, folder / "out")
         names = [n for n in every if n != "export" and not (cheap and n.startswith("start"))]
         name = chance.choice(names)
-        code, said = in_this_process(every[name])
-        return Outcome(code != 0, f"{name}: {said}")
+        code, message = in_this_process(every[name])
+        return Outcome(code != 0, f"{name}: {message}")
 
     def pickles(self, chance: random.Random, folder: Path) -> Outcome:
         """Some files of a run, or all, are pickles, with an index that fits or without."""
@@ -144,8 +144,10 @@ class Payloads:
             (hub / "config.json").unlink()
             (hub / "config.json").symlink_to(chance.choice((folder / "secret", "/dev/zero")))
         picture = str(self.data / "val" / "red" / "0.png")
-        code, said = in_this_process(["predict", picture, "--model", str(hub), "--device", "cpu"])
-        return Outcome(code != 0, said)
+        code, message = in_this_process(
+            ["predict", picture, "--model", str(hub), "--device", "cpu"]
+        )
+        return Outcome(code != 0, message)
 
     def link(self, chance: random.Random, folder: Path) -> Outcome:
         """A file of the run, or its checkpoints, is a link to somebody's."""
@@ -181,5 +183,5 @@ class Payloads:
                     path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n(%pipe%touch x) (w) file\n")
         (folder / "m.safetensors").write_bytes(self.model)
         words = ["eval", str(folder / "m.safetensors"), "--data", str(data), "--device", "cpu"]
-        code, said = in_this_process(words)
-        return Outcome(code != 0, said)
+        code, message = in_this_process(words)
+        return Outcome(code != 0, message)

@@ -27,14 +27,14 @@ class Ranks:
         recipe, out = change(RECIPES[task], **{"loop.shard": shard}), folder / "run"
         name = f"{task} {'sharded' if shard else 'copied'}"
         unbroken, seconds = self.yard.reference(name, task, recipe, ranks=2)
-        kills, saved, history, wanted = 0, 0, [], chance.randint(1, MOST)
+        kills, saved, history, expected = 0, 0, [], chance.randint(1, MOST)
         while True:
             if (out / "recipe.json").exists():
                 job = Job(folder / "log", "resume", str(out), ranks=2)
             else:
                 words = recipe, str(self.yard.images(task)), str(out)
                 job = Job(folder / "log", "train", *words, ranks=2)
-            if kills < wanted:
+            if kills < expected:
                 pause(chance, job, 0.9 * seconds)
                 if self.killed(job, chance.randrange(2), history):
                     kills += 1

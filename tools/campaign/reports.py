@@ -70,20 +70,20 @@ class Reports:
             words = ["export", str(run), "--to", "hub", "--out", str(folder / "hub")]
         before = {path for path in folder.rglob("*") if not path.is_relative_to(run)}
         with guarded():
-            code, said = in_this_process(words)
+            code, message = in_this_process(words)
         what = f"{words[0]} after {acts}"
         after = {path for path in folder.rglob("*") if not path.is_relative_to(run)}
         new = {path.relative_to(folder).parts[0] for path in after - before}
         if new - {"all.html", "all.png", "hub"}:
             raise Finding(f"{what}: it wrote {new}")
-        if (folder / "secret").read_text() != "secret 4711" or "4711" in said:
+        if (folder / "secret").read_text() != "secret 4711" or "4711" in message:
             raise Finding(f"{what}: a file outside was shown or written")
-        if any(not c.isprintable() and c not in "\n\t" for c in said):
-            raise Finding(f"{what}: it steers the terminal: {said!r}")
+        if any(not c.isprintable() and c not in "\n\t" for c in message):
+            raise Finding(f"{what}: it steers the terminal: {message!r}")
         for path in (run / "report.html", folder / "all.html"):
             if path.is_file():
                 check_page(path.read_text(errors="replace"), what)
-        return Outcome(code != 0, f"{what}: {said}")
+        return Outcome(code != 0, f"{what}: {message}")
 
     def harm(self, chance: random.Random, run: Path, folder: Path) -> str:
         """Change a file of the run."""

@@ -150,8 +150,8 @@ class Job:
         why = waited(self.join, self.pids, END, MOST)
         self.kill()
         if why is not None:
-            said = "".join(map(self.said, range(len(self.logs))))
-            raise Finding(f"{self.words}: {why}\n{said}")
+            message = "".join(map(self.said, range(len(self.logs))))
+            raise Finding(f"{self.words}: {why}\n{message}")
         return [process.exitcode for process in self.processes]
 
     def join(self, seconds: float) -> bool:

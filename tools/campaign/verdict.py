@@ -97,22 +97,22 @@ def command(words: list[str]) -> tuple[int, str]:
             code: Any = 0
         except SystemExit as ended:
             code = ended.code
-    said = text.getvalue()
-    check_end(words, code, said)
-    return code, said
+    message = text.getvalue()
+    check_end(words, code, message)
+    return code, message
 
 
-def check_end(words: list[str], code: Any, said: str) -> None:
+def check_end(words: list[str], code: Any, message: str) -> None:
     """Raise `Finding` unless a command ended well, or with one sentence and 1 or 2."""
-    if "Traceback (most recent call last)" in said:
-        raise Finding(f"{words}: a traceback\n{said}")
+    if "Traceback (most recent call last)" in message:
+        raise Finding(f"{words}: a traceback\n{message}")
     if code == 0:
         return
     if code not in (1, 2):
-        raise Finding(f"{words}: exit code {code}\n{said}")
-    last = said.rpartition("saccade: ")[2]
-    if "saccade: " not in said:
-        raise Finding(f"{words}: exit code {code} without a sentence\n{said}")
+        raise Finding(f"{words}: exit code {code}\n{message}")
+    last = message.rpartition("saccade: ")[2]
+    if "saccade: " not in message:
+        raise Finding(f"{words}: exit code {code} without a sentence\n{message}")
     why = flaw_of_text(" ".join(last.split()))
     if why is not None:
-        raise Finding(f"{words}: {why}\n{said}")
+        raise Finding(f"{words}: {why}\n{message}")

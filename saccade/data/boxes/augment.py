@@ -209,15 +209,15 @@ def _bytes(image: Image.Image) -> tv_tensors.Image:
 def _training_target(image: Image.Image, target: Target) -> tuple[Tensor, Target]:
     """A picture as bytes, and the objects to find in it: crowds are none."""
     alone, boxes = ~target["crowd"], cast(Any, tv_tensors.BoundingBoxes)
-    wanted: Target = {
+    answer: Target = {
         "boxes": boxes(
             target["boxes"][alone], format="XYXY", canvas_size=(image.height, image.width)
         ),
         "labels": target["labels"][alone],
     }
     if "masks" in target:
-        wanted["masks"] = tv_tensors.Mask(target["masks"][alone])
-    return _bytes(image), wanted
+        answer["masks"] = tv_tensors.Mask(target["masks"][alone])
+    return _bytes(image), answer
 
 
 def train(augment: BoxAugment, mean: Colour, std: Colour) -> BoxTransform:

@@ -184,7 +184,7 @@ def _choose_sites(
         isinstance(patterns, list | tuple) and all(isinstance(p, str) for p in patterns)
     ):
         raise ValueError(f"graft: where is a name or a list of names, got {where!r}")
-    chosen, skipped, used_patterns = [], [], set()
+    sites, skipped, used_patterns = [], [], set()
     for place in places:
         names = [] if patterns is None else [p for p in patterns if _means(p, place.path)]
         if patterns is not None and not names:
@@ -193,9 +193,9 @@ def _choose_sites(
         if place.make is None or (place.only_named and place.path not in (patterns or ())):
             skipped.append((place.path, place.why))
         else:
-            chosen.append(place)
+            sites.append(place)
     unmatched = [p for p in patterns or () if p not in used_patterns]
-    if unmatched or not chosen:
+    if unmatched or not sites:
         there = [p.path for p in places if p.make is not None]
         hint = f"there are {', '.join(there[:6])}{', ...' if len(there) > 6 else ''}"
         if not there:
@@ -204,7 +204,7 @@ def _choose_sites(
             f" at {unmatched[0]!r}" if unmatched else "" if not skipped else f" ({skipped[0][1]})"
         )
         raise ValueError(f"graft: {type(model).__name__} has no place for {what!r}{which}; {hint}")
-    return chosen, skipped
+    return sites, skipped
 
 
 def _sites(model: nn.Module, what: str, image: tuple[int, int, int]) -> Iterator[Site]:

@@ -182,9 +182,9 @@ def _one_at_a_time(folder: Path) -> Generator[None]:
 
 
 def cache_folder() -> Path:
-    chosen = os.environ.get("SACCADE_CACHE")
-    if chosen:
-        return Path(chosen)
+    place = os.environ.get("SACCADE_CACHE")
+    if place:
+        return Path(place)
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "saccade"
 

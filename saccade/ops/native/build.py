@@ -208,11 +208,11 @@ def _is_clang(cxx: list[str]) -> bool:
 
 def _run(command: list[str], text: str = "") -> str:
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+        process = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     except OSError as error:
         raise NoCompilerError(f"{command[0]} does not start: {error}") from None
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        reason = (lines or done.stderr.splitlines() or ["no message"])[0]
+    if process.returncode:
+        lines = [line for line in process.stderr.splitlines() if "error" in line.lower()]
+        reason = (lines or process.stderr.splitlines() or ["no message"])[0]
         raise NoCompilerError(f"{command[0]} failed: {reason.strip()}")
-    return done.stdout
+    return process.stdout

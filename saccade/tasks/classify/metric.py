@@ -94,7 +94,7 @@ class Confusion(Metric):
         sure = sorted(wrong, key=lambda row: -row.share)[:MOST]
         hard = sorted(self.rows, key=lambda row: -row.nats)[:MOST]
 
-        def named(rows: list[EvaluatedImage]) -> list[dict[str, Any]]:
+        def entries(rows: list[EvaluatedImage]) -> list[dict[str, Any]]:
             return [
                 {
                     "index": row.index,
@@ -106,4 +106,4 @@ class Confusion(Metric):
                 for row in rows
             ]
 
-        return {"Most confident mistakes": named(sure), "Hardest images": named(hard)}
+        return {"Most confident mistakes": entries(sure), "Hardest images": entries(hard)}

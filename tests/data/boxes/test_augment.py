@@ -205,8 +205,8 @@ def test_normalised():
     x = augment.test(BoxTest(short=37, long=50), MEAN, STD)(noise())
     expected = np.asarray(noise()) / 255
     for c in range(3):
-        wanted = torch.tensor((expected[..., c] - MEAN[c]) / STD[c])
-        torch.testing.assert_close(x[c].double(), wanted, atol=1e-5, rtol=1e-5)
+        reference = torch.tensor((expected[..., c] - MEAN[c]) / STD[c])
+        torch.testing.assert_close(x[c].double(), reference, atol=1e-5, rtol=1e-5)
 
 
 # -- what is said, and where chance comes from ----------------------------------------------

@@ -272,8 +272,8 @@ def test_crowds_as_some_programs_write_them(coco):
     changed(coco, "train", change)
     splits = find(str(coco), Data())
     assert splits.train.crowd.tolist() == [False, True, True, True, False, False, False, False]
-    (said,) = (s for s in splits.warnings if "iscrowd" in s)
-    assert said == (
+    (message,) = (s for s in splits.warnings if "iscrowd" in s)
+    assert message == (
         "train: 2 boxes whose iscrowd is neither 0 nor 1 (taken for 0), such as annotation 7 "
         "('yes')"
     )
@@ -289,8 +289,8 @@ def test_pictures_that_are_learnt_from_and_tested_on(coco):
 
 def test_what_is_odd_is_told_of_a_set_to_test_on_too(coco):
     changed(coco, "val", lambda content: content["images"].append(image(99, file_name="gone.png")))
-    said = every(str(coco), ["cat", "dog", "eel"]).warnings
-    assert said == ("1 pictures not found (left out with their boxes), such as gone.png",)
+    warnings = every(str(coco), ["cat", "dog", "eel"]).warnings
+    assert warnings == ("1 pictures not found (left out with their boxes), such as gone.png",)
 
 
 def test_a_picture_that_goes_missing_later_is_unreadable(coco):
@@ -361,7 +361,7 @@ def lit(picture, corners):
 
 
 @pytest.mark.parametrize(
-    ("stored", "orientation", "said", "kind"),
+    ("stored", "orientation", "message", "kind"),
     [
         ((40, 20), None, (40, 20), None),
         ((40, 20), 6, (40, 20), "pictures whose boxes fit only as stored, not upright"),
@@ -372,28 +372,28 @@ def lit(picture, corners):
         ((40, 20), None, (500, 20), "pictures of another shape than the json says"),
     ],
 )
-def test_boxes_fit_whatever_the_file_is(tmp_path, stored, orientation, said, kind):
+def test_boxes_fit_whatever_the_file_is(tmp_path, stored, orientation, message, kind):
     W, H = stored
     marked(tmp_path / "1.png", stored, (4, 2, 12, 8), orientation)
     marked(tmp_path / "2.png", stored, (4, 2, 12, 8), orientation)
     corner = (4, 2, 8, 6)
-    if orientation and said != stored:  # 6: turned clockwise, so x is H - y
+    if orientation and message != stored:  # 6: turned clockwise, so x is H - y
         corner = (H - 8, 4, 6, 8)
     elif kind and "scaled" in kind:
-        corner = tuple(v * said[0] / W for v in corner)
-    rows = [image(i, width=said[0], height=said[1]) for i in (1, 2)]
+        corner = tuple(v * message[0] / W for v in corner)
+    rows = [image(i, width=message[0], height=message[1]) for i in (1, 2)]
     written(tmp_path / "a.json", rows, [box(1, 1, bbox=corner), box(2, 2, bbox=corner)])
     train = find(str(tmp_path), Data()).train
     picture, target = train.read(0)
     assert lit(picture, target["boxes"][0])
-    scale = (picture.size[0] / said[0]) ** 2 if kind and "scaled" in kind else 1
+    scale = (picture.size[0] / message[0]) ** 2 if kind and "scaled" in kind else 1
     assert target["area"].item() == pytest.approx(corner[2] * corner[3] * scale)
     if kind is None:
         assert train.findings == {}
     else:
         ((finding, lines),) = train.findings.items()
         assert finding.startswith(kind)
-        assert lines[0].startswith(f"1.png ({said[0]} x {said[1]} in the json, ")
+        assert lines[0].startswith(f"1.png ({message[0]} x {message[1]} in the json, ")
 
 
 def test_boxes_beyond_a_picture_of_another_shape(tmp_path):

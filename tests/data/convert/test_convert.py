@@ -57,11 +57,11 @@ def yolo(tmp_path):
 
 
 def test_voc(voc, tmp_path):
-    done = convert(voc, tmp_path / "out")
-    assert done.format == "VOC"
-    assert done.splits == {"train": (3, 4, 0), "val": (2, 2, 1)}
-    assert done.classes == ["cat", "dog"]
-    assert done.notes == [
+    result = convert(voc, tmp_path / "out")
+    assert result.format == "VOC"
+    assert result.splits == {"train": (3, 4, 0), "val": (2, 2, 1)}
+    assert result.classes == ["cat", "dog"]
+    assert result.notes == [
         "VOC: 2 objects marked difficult (kept as any other), such as 2.xml, object 2",
         "VOC: 1 xml files in no list of ImageSets/Main (left out), such as 3.xml",
     ]
@@ -117,12 +117,12 @@ def test_voc_without_lists_and_with_trainval(voc, tmp_path):
     for name in ("train", "val"):
         (voc / f"ImageSets/Main/{name}.txt").unlink()
     (voc / "ImageSets/Main/test.txt").write_text("3\n")
-    done = convert(voc, tmp_path / "a")
-    assert {k: v.images for k, v in done.splits.items()} == {"train": 5, "test": 1}
+    result = convert(voc, tmp_path / "a")
+    assert {k: v.images for k, v in result.splits.items()} == {"train": 5, "test": 1}
     for path in (voc / "ImageSets/Main").iterdir():
         path.unlink()
-    done = convert(voc, tmp_path / "b")
-    assert {k: v.images for k, v in done.splits.items()} == {"train": 6}
+    result = convert(voc, tmp_path / "b")
+    assert {k: v.images for k, v in result.splits.items()} == {"train": 6}
     held = boxes.find(str(tmp_path / "b"), Data(holdout=0.2))
     assert (len(held.train), len(held.val)) == (5, 1)
 
@@ -132,8 +132,8 @@ def test_xml_beside_pictures_by_split(tmp_path):
         for n in range(2):
             photo(tmp_path / f"set/{split}/{n}.png", n)
             xml(tmp_path / f"set/{split}/{n}.xml", [("dog", (1, 1, 9, 9), "")])
-    done = convert(tmp_path / "set", tmp_path / "out")
-    assert done.splits == {"train": (2, 2, 0), "val": (2, 2, 0)}
+    result = convert(tmp_path / "set", tmp_path / "out")
+    assert result.splits == {"train": (2, 2, 0), "val": (2, 2, 0)}
     assert boxes.find(str(tmp_path / "out"), Data()).warnings == []
 
 
@@ -154,9 +154,9 @@ def test_what_is_odd_about_xml(voc, tmp_path):
     )  # fmt: skip
     (voc / "JPEGImages/5.png").rename(voc / "JPEGImages/five.png")
     xml(voc / "Annotations/5.xml", [("dog", (1, 1, 4, 4), "")], filename="C:\\x\\five.png")
-    done = convert(voc, tmp_path / "out")
-    assert done.splits == {"train": (4, 3, 1)}
-    assert {kind: len(lines) for kind, lines in done.findings.items()} == {
+    result = convert(voc, tmp_path / "out")
+    assert result.splits == {"train": (4, 3, 1)}
+    assert {kind: len(lines) for kind, lines in result.findings.items()} == {
         "xml files that cannot be read (left out)": 1,
         "xml files without their picture (left out)": 1,
         "xml files without a size (taken from the picture)": 1,
@@ -167,7 +167,7 @@ def test_what_is_odd_about_xml(voc, tmp_path):
     }
     assert (
         "VOC: 3 objects without four corners (left out), such as 2.xml, object 2 (ymax)"
-        in done.notes
+        in result.notes
     )
     images = boxes.every(str(tmp_path / "out"), ["cat", "dog"])
     assert images.read(0)[1]["boxes"].tolist() == [[0, 0, 5, 5]]
@@ -176,10 +176,10 @@ def test_what_is_odd_about_xml(voc, tmp_path):
 # -- YOLO -----------------------------------------------------------------------------------
 
 
-def check(tmp_path, done):
-    assert done.format == "YOLO"
-    assert done.splits == {"train": (3, 3, 1), "val": (3, 3, 1)}
-    assert done.classes == ["dog", "cat"]
+def check(tmp_path, result):
+    assert result.format == "YOLO"
+    assert result.splits == {"train": (3, 3, 1), "val": (3, 3, 1)}
+    assert result.classes == ["dog", "cat"]
     splits = boxes.find(str(tmp_path / "out"), Data())
     assert splits.warnings == []
     assert splits.classes == ["dog", "cat"]
@@ -191,9 +191,9 @@ def check(tmp_path, done):
 
 
 def test_yolo(yolo, tmp_path):
-    done = convert(yolo, tmp_path / "out")
-    check(tmp_path, done)
-    assert done.notes == [
+    result = convert(yolo, tmp_path / "out")
+    check(tmp_path, result)
+    assert result.notes == [
         "YOLO: 2 pictures without a label file (kept, without boxes), such as 2.png"
     ]
 
@@ -224,8 +224,8 @@ def test_yolo_flat_and_with_years(yolo, tmp_path):
     for split in ("train", "val"):
         for part in ("images", "labels"):
             (yolo / part / split).rename(yolo / part / f"{split}2017")
-    done = convert(yolo, tmp_path / "a")
-    assert list(done.splits) == ["train2017", "val2017"]
+    result = convert(yolo, tmp_path / "a")
+    assert list(result.splits) == ["train2017", "val2017"]
     assert len(boxes.find(str(tmp_path / "a"), Data()).val) == 3
     flat = tmp_path / "flat"
     flat.mkdir()
@@ -253,9 +253,9 @@ def test_what_is_odd_about_text(yolo, tmp_path):
     (yolo / "labels/train/99.txt").write_text("0 0.5 0.5 1 1\n")
     (yolo / "images/train/2.png").write_bytes(b"no picture")
     (yolo / "labels/val/12.txt").write_text("")
-    done = convert(yolo, tmp_path / "out")
-    assert done.splits == {"train": (2, 4, 0), "val": (3, 3, 1)}
-    assert {kind: len(lines) for kind, lines in done.findings.items()} == {
+    result = convert(yolo, tmp_path / "out")
+    assert result.splits == {"train": (2, 4, 0), "val": (3, 3, 1)}
+    assert {kind: len(lines) for kind, lines in result.findings.items()} == {
         "lines that are not five numbers, class cx cy w h (left out)": 2,
         "lines that are no numbers (left out)": 1,
         "boxes that are no shares of the picture, 0 to 1 (left out)": 2,
@@ -267,7 +267,7 @@ def test_what_is_odd_about_text(yolo, tmp_path):
     assert (
         "YOLO: 2 lines that are not five numbers, class cx cy w h (left out), such as 0.txt, "
         "line 1 (4 numbers)"
-    ) in done.notes
+    ) in result.notes
 
 
 def test_two_pictures_of_one_name(yolo, tmp_path):
@@ -275,8 +275,8 @@ def test_two_pictures_of_one_name(yolo, tmp_path):
     (yolo / "labels/valid").mkdir()
     before = photo(yolo / "images/valid/10.png", 77).read_bytes()
     content = (yolo / "images/val/10.png").read_bytes()
-    done = convert(yolo, tmp_path / "out")
-    assert done.splits["val"].images == 4
+    result = convert(yolo, tmp_path / "out")
+    assert result.splits["val"].images == 4
     assert (yolo / "images/valid/10.png").read_bytes() == before
     assert (yolo / "images/val/10.png").read_bytes() == content
     val = boxes.find(str(tmp_path / "out"), Data()).val
@@ -356,8 +356,8 @@ def test_what_else_is_refused(voc, tmp_path):
 
 def test_the_given_order_of_classes(voc, tmp_path):
     (tmp_path / "names.txt").write_text("owl\ndog\ncat\n")
-    done = convert(voc, tmp_path / "out", tmp_path / "names.txt")
-    assert done.classes == ["owl", "dog", "cat"]
+    result = convert(voc, tmp_path / "out", tmp_path / "names.txt")
+    assert result.classes == ["owl", "dog", "cat"]
     splits = boxes.find(str(tmp_path / "out"), Data())
     assert splits.train.read(1)[1]["labels"].tolist() == [1, 2]
     assert splits.warnings == [
@@ -372,10 +372,10 @@ def test_outlines_become_boxes(yolo, tmp_path):
     (yolo / "labels/train/0.txt").write_text(
         "0 0.25 0.5 0.75 0.25 0.5 0.75\n1 0.5 0.5 0.5 0.5 0.5 0.5\n1 0.5 0.5 0 0.5\n"
     )
-    done = convert(yolo, tmp_path / "out")
-    assert done.splits["train"] == (3, 2, 1)
-    assert len(done.findings["outlines of shapes (made into boxes)"]) == 1
-    assert len(done.findings["boxes without width or height (left out)"]) == 2
+    result = convert(yolo, tmp_path / "out")
+    assert result.splits["train"] == (3, 2, 1)
+    assert len(result.findings["outlines of shapes (made into boxes)"]) == 1
+    assert len(result.findings["boxes without width or height (left out)"]) == 2
     _, target = boxes.find(str(tmp_path / "out"), Data()).train.read(0)
     assert target["boxes"].tolist() == [[6, 5, 18, 15]]
 
@@ -427,14 +427,14 @@ def test_names_that_cannot_be_read(yolo, tmp_path, content, words):
 )
 def test_xml_that_cannot_be_read(voc, tmp_path, content):
     (voc / "Annotations/4.xml").write_bytes(content)
-    done = convert(voc, tmp_path / "out")
-    assert len(done.findings["xml files that cannot be read (left out)"]) == 1
+    result = convert(voc, tmp_path / "out")
+    assert len(result.findings["xml files that cannot be read (left out)"]) == 1
 
 
 def test_sizes_without_bounds(voc, tmp_path):
     xml(voc / "Annotations/4.xml", [("dog", (1, 1, "1e300", 20), "")], size=("1e400", "1e300"))
-    done = convert(voc, tmp_path / "out")
-    assert "objects without four corners (left out)" in done.findings
+    result = convert(voc, tmp_path / "out")
+    assert "objects without four corners (left out)" in result.findings
     assert boxes.find(str(tmp_path / "out"), Data()).train.sizes[0].tolist() == [24, 20]
 
 

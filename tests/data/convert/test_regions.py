@@ -52,9 +52,9 @@ def voc(place, colourful=False):
 
 @pytest.mark.parametrize("colourful", [False, True])
 def test_voc(tmp_path, colourful):
-    done = convert(voc(tmp_path / "voc", colourful), tmp_path / "out")
-    assert done.format == "VOC's masks"
-    assert {name: split.images for name, split in done.splits.items()} == {"train": 2, "val": 1}
+    result = convert(voc(tmp_path / "voc", colourful), tmp_path / "out")
+    assert result.format == "VOC's masks"
+    assert {name: split.images for name, split in result.splits.items()} == {"train": 2, "val": 1}
     splits, truths = read(tmp_path / "out")
     assert splits.warnings == []
     assert splits.classes[:2] == ["background", "aeroplane"]
@@ -73,9 +73,9 @@ def test_voc_with_boxes_too_is_boxes_unless_masks_are_asked_for(tmp_path):
         "<annotation><object><name>dog</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax>"
         "<ymax>9</ymax></bndbox></object></annotation>"
     )
-    done = convert(place, tmp_path / "boxes")
-    assert done.format == "VOC"
-    assert done.notes[-1] == "it is also VOC's masks: --format voc-masks"
+    result = convert(place, tmp_path / "boxes")
+    assert result.format == "VOC"
+    assert result.notes[-1] == "it is also VOC's masks: --format voc-masks"
     assert convert(place, tmp_path / "masks", format="voc-masks").format == "VOC's masks"
 
 
@@ -88,8 +88,8 @@ def test_cityscapes(tmp_path):
             truth = ids_of(n, [0, 7, 11, 33, 34])
             png(place / f"gtFine/{split}/{stem}_gtFine_labelIds.png", truth)
             png(place / f"gtFine/{split}/{stem}_gtFine_color.png", np.zeros((H, W, 3), np.uint8))
-    done = convert(place, tmp_path / "out")
-    assert {name: split.images for name, split in done.splits.items()} == {"train": 2, "val": 2}
+    result = convert(place, tmp_path / "out")
+    assert {name: split.images for name, split in result.splits.items()} == {"train": 2, "val": 2}
     splits, truths = read(tmp_path / "out", "val")
     assert len(splits.classes) == 19
     ids = {7: 0, 11: 2, 33: 18, 0: 255, 34: 255}  # id to train id
@@ -121,9 +121,9 @@ def test_colours(tmp_path, kind):
         truth = ids_of(n, [0, 1, 2, 3])
         array = truth if kind == "palette" else np.array(palette, np.uint8)[truth]
         png(place / f"train_labels/{n}_L.png", array, palette if kind == "palette" else None)
-    done = convert(place, tmp_path / "out")
-    assert done.classes == ["sky", "road"]
-    assert "colours that are in no row of the table" in done.notes[0], "9 9 9 is in no row"
+    result = convert(place, tmp_path / "out")
+    assert result.classes == ["sky", "road"]
+    assert "colours that are in no row of the table" in result.notes[0], "9 9 9 is in no row"
     _, truths = read(tmp_path / "out", "train")
     expected = [np.array([0, 1, 255, 255])[ids_of(n, [0, 1, 2, 3])] for n in range(3)]
     for truth in truths:  # one is held out to validate
@@ -137,13 +137,13 @@ def test_roboflow_and_plain_ids(tmp_path):
         photo(tmp_path / f"plain/images/{n}.jpg", n)
         png(tmp_path / f"plain/masks/{n}.png", ids_of(n, [0, 1]))
     (tmp_path / "robo/train/_classes.csv").write_text("Pixel Value, Class\n0, ground\n1, leaf\n")
-    done = convert(tmp_path / "robo", tmp_path / "a")
-    assert (done.classes, done.splits["train"].images) == (["ground", "leaf"], 2)
+    result = convert(tmp_path / "robo", tmp_path / "a")
+    assert (result.classes, result.splits["train"].images) == (["ground", "leaf"], 2)
     with pytest.raises(ValueError, match=r"hold ids \(0, 1\), and nothing says what"):
         convert(tmp_path / "plain", tmp_path / "b")
     (tmp_path / "names.txt").write_text("rock\nsand\n")
-    done = convert(tmp_path / "plain", tmp_path / "b", tmp_path / "names.txt")
-    assert done.classes == ["rock", "sand"]
+    result = convert(tmp_path / "plain", tmp_path / "b", tmp_path / "names.txt")
+    assert result.classes == ["rock", "sand"]
     np.testing.assert_array_equal(
         np.asarray(Image.open(tmp_path / "b/masks/train/1.png")), ids_of(1, [0, 1])
     )
@@ -170,8 +170,8 @@ def test_panoptic(tmp_path):
         number = np.array([0, 7, 70000])[ids_of(n, [0, 1, 2])]
         rgb = np.stack([number % 256, number // 256 % 256, number // 65536], -1).astype(np.uint8)
         png(place / f"annotations/panoptic_train2017/{n}.png", rgb)
-    done = convert(place, tmp_path / "out")
-    assert (done.format, done.classes) == ("COCO panoptic", ["person", "rug"])
+    result = convert(place, tmp_path / "out")
+    assert (result.format, result.classes) == ("COCO panoptic", ["person", "rug"])
     mask = np.asarray(Image.open(tmp_path / "out/masks/train/1.png"))
     np.testing.assert_array_equal(mask, np.array([255, 0, 1])[ids_of(1, [0, 1, 2])])
 
@@ -182,8 +182,8 @@ def test_stuff(tmp_path):
     coco(place, "instances", {"categories": [{"id": 1, "name": "person"}]})
     for n in range(2):
         png(place / f"stuffthingmaps/train2017/{n}.png", ids_of(n, [0, 91, 255]))
-    done = convert(place, tmp_path / "out", format="stuff")
-    assert done.classes == ["person", "banner"]
+    result = convert(place, tmp_path / "out", format="stuff")
+    assert result.classes == ["person", "banner"]
     _, truths = read(tmp_path / "out")
     assert set(np.unique(truths[0])) == {0, 1, 255}
 
@@ -204,8 +204,8 @@ def test_outlines_put_the_smaller_object_above(tmp_path):
         "annotations": [square(1, 9, 4, 4, 4), square(2, 3, 2, 2, 12), square(3, 3, 16, 0, 4, 1)],
     }
     coco(place, "instances", content)
-    done = convert(place, tmp_path / "out")
-    assert done.classes == ["background", "car", "boat"]
+    result = convert(place, tmp_path / "out")
+    assert result.classes == ["background", "car", "boat"]
     mask = np.asarray(Image.open(tmp_path / "out/masks/train/0.png"))
     expected = np.zeros((H, W), int)
     expected[2:14, 2:14], expected[4:8, 4:8], expected[:4, 16:20] = 1, 2, 255
@@ -255,9 +255,9 @@ def test_what_cannot_be_used_is_left_out_and_named(tmp_path):
     (place / "masks/2.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 24 20\n")
     (place / "images/3.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     (tmp_path / "names.txt").write_text("a\nb\n")
-    done = convert(place, tmp_path / "out", tmp_path / "names.txt")
-    assert done.splits["train"].images == 1
-    lines = "\n".join(done.findings["pairs that cannot be used (left out)"])
+    result = convert(place, tmp_path / "out", tmp_path / "names.txt")
+    assert result.splits["train"].images == 1
+    lines = "\n".join(result.findings["pairs that cannot be used (left out)"])
     assert "1: its mask has 24 x 7 pixels and the picture 24 x 20" in lines
     assert "2: its mask cannot be read" in lines
     assert "3: its picture cannot be read" in lines

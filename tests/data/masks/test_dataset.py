@@ -116,7 +116,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
         "images/train/1.jpg", "images/train/4.jpg",
     ]  # fmt: skip
     assert sets.findings["unknown ids"] == ["images/train/3.jpg: id 77 (10 pixels)"]
-    said = "\n".join(sets.warnings)
+    message = "\n".join(sets.warnings)
     for part in (
         "1 images have no mask and are left out, such as 'images/train/2.jpg'",
         "1 masks have no image",
@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_told_and_nothing_is_lost(tmp_path, monkeypatch):
         "2 masks cannot be read",
         "1 masks hold ids that no class has (77): 10 pixels are not looked at",
     ):
-        assert part in said
+        assert part in message
     assert len(sets.train) == 4
     with pytest.raises(Unreadable, match="its mask is 9 x 7 pixels and the image 52 x 40"):
         before.read(0)
@@ -231,8 +231,8 @@ def test_of_very_many_some_are_looked_at(tmp_path, monkeypatch):
     Image.new("L", (9, 7)).save(place / "masks" / "train" / "0.png")
     monkeypatch.setattr(dataset, "CHECKED", 3)
     sets = find(str(place), Data(bad=0.2))
-    (said,) = sets.warnings
-    assert "(of 3 looked at, 9 in all)" in said
+    (message,) = sets.warnings
+    assert "(of 3 looked at, 9 in all)" in message
     assert len(sets.train) == 8
 
 

@@ -128,8 +128,8 @@ def test_opcheck(taps):
     torch.library.opcheck(torch.ops.saccade.feed_forward.default, (*leaves, True, "native", True))
     tensors = [None if t is None else t.detach() for t in tensors]
     _, h = torch.ops.saccade.feed_forward(*tensors, False, "native", True)
-    wanted = [t is not None for t in tensors]
-    backward = (g, *tensors, False, None, h, "native", wanted)
+    expected = [t is not None for t in tensors]
+    backward = (g, *tensors, False, None, h, "native", expected)
     torch.library.opcheck(torch.ops.saccade.feed_forward_backward.default, backward)
 
 

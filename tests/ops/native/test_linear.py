@@ -162,8 +162,8 @@ def test_opcheck(bias):
     leaves = [None if t is None else t.requires_grad_() for t in tensors]
     torch.library.opcheck(torch.ops.saccade.linear.default, (*leaves, "native", True))
     tensors = [None if t is None else t.detach() for t in tensors]
-    for wanted in ([True, True, bias], [True, False, False], [False, True, False]):
-        arguments = (g, *tensors, None, "native", wanted)
+    for expected in ([True, True, bias], [True, False, False], [False, True, False]):
+        arguments = (g, *tensors, None, "native", expected)
         torch.library.opcheck(torch.ops.saccade.linear_backward.default, arguments)
 
 

@@ -54,8 +54,8 @@ def test_importing_builds_nothing(tmp_path):
     code = "import saccade.ops.native.sasa, saccade.ops.native as n; print(n.find.cache_info())"
     environment = os.environ | {"SACCADE_CACHE": str(tmp_path)}
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "misses=0" in done.stdout
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "misses=0" in result.stdout
 
 
 @pytest.mark.skipif(not native.available(), reason=native.where())
@@ -90,13 +90,13 @@ def sanitized(*arguments):
     tried = subprocess.run(probe, input="int main() {}", capture_output=True, text=True)
     if tried.returncode:
         pytest.skip(f"{command[0]} has no sanitisers here")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "tools/sanitize.py", *arguments],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def test_random_calls_are_clean_under_the_address_sanitiser():

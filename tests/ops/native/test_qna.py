@@ -237,8 +237,8 @@ def test_opcheck(fold, untyped):
     torch.library.opcheck(torch.ops.saccade.aggregate.default, (*leaves, *options, *how))
     plain = [None if t is None else t.detach() for t in tensors]
     _, *residuals = torch.ops.saccade.aggregate(*plain, *options, *how)
-    wanted = [True, True, True, fold]
-    back = g, *plain, *options, None, *residuals, "native", wanted
+    expected = [True, True, True, fold]
+    back = g, *plain, *options, None, *residuals, "native", expected
     torch.library.opcheck(torch.ops.saccade.aggregate_backward.default, back)
 
 

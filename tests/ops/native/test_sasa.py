@@ -210,8 +210,8 @@ def test_opcheck(content, position):
     g = torch.randn_like(tensors[0])
     plain = [None if t is None else t.detach() for t in tensors]
     _, residuals = torch.ops.saccade.local_attention(*plain, *options, *how)
-    wanted = [t is not None for t in plain]
-    back = g, *plain, *options, None, residuals, "native", wanted
+    expected = [t is not None for t in plain]
+    back = g, *plain, *options, None, residuals, "native", expected
     torch.library.opcheck(torch.ops.saccade.local_attention_backward.default, back)
 
 

@@ -151,8 +151,8 @@ def test_opcheck(positions):
     forward = (*leaves, heads, True, "native", True)
     torch.library.opcheck(torch.ops.saccade.attend_blocks.default, forward)
     tensors = [None if t is None else t.detach() for t in tensors]
-    wanted = [t is not None for t in tensors]
-    backward = (g, *tensors, heads, False, None, "native", wanted)
+    expected = [t is not None for t in tensors]
+    backward = (g, *tensors, heads, False, None, "native", expected)
     torch.library.opcheck(torch.ops.saccade.attend_blocks_backward.default, backward)
     ones = torch.ones(32)
     pooled = (*tensors, ones, ones, heads, False, "native", False)

@@ -114,8 +114,8 @@ def _measure(name, warps, kernel):
     from triton import knobs
 
     if "amdgcn" in kernel.asm:
-        said = re.findall(r"\.(\w+): +(\d+)$", kernel.asm["amdgcn"], re.M)
-        usage = {key: int(n) for key, n in said}
+        text = re.findall(r"\.(\w+): +(\d+)$", kernel.asm["amdgcn"], re.M)
+        usage = {key: int(n) for key, n in text}
         spills = usage["vgpr_spill_count"] + usage["sgpr_spill_count"]
         stack = usage["private_segment_fixed_size"] + spills
         registers = usage["vgpr_count"] + usage.get("agpr_count", 0)
@@ -124,11 +124,11 @@ def _measure(name, warps, kernel):
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
-        said = subprocess.run(
+        text = subprocess.run(
             [knobs.nvidia.cuobjdump.path, "--dump-resource-usage", file.name],
             capture_output=True, text=True, check=True,
         ).stdout  # fmt: skip
-    usage = {key: int(n) for key, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", said)}
+    usage = {key: int(n) for key, n in re.findall(r"(REG|STACK|LOCAL):(\d+)", text)}
     return Compiled(
         name, warps, usage["REG"], usage["STACK"] + usage["LOCAL"], kernel.metadata.shared
     )

@@ -126,8 +126,8 @@ def check_operators(weighted, fold):
     torch.library.opcheck(OP._call, (*leaves, *options, "triton", True))
     inputs = [None if t is None else t.detach() for t in tensors]
     z, *residuals = OP._call(*inputs, *options, "triton", True)
-    wanted = [t is not None for t in inputs]
-    backward = (torch.randn_like(z), *inputs, *options, None, *residuals, "triton", wanted)
+    expected = [t is not None for t in inputs]
+    backward = (torch.randn_like(z), *inputs, *options, None, *residuals, "triton", expected)
     torch.library.opcheck(OP._call_backward, backward)
 
 

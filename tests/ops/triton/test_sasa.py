@@ -115,8 +115,8 @@ def check_operators(layout, position):
     torch.library.opcheck(OP._call, (*leaves, *options, "triton", True))
     inputs = [None if t is None else t.detach() for t in tensors]
     residuals = OP._call(*inputs, *options, "triton", True)
-    wanted = [t is not None for t in inputs]
-    backward = (g, *inputs, *options, *residuals, "triton", wanted)
+    expected = [t is not None for t in inputs]
+    backward = (g, *inputs, *options, *residuals, "triton", expected)
     torch.library.opcheck(OP._call_backward, backward)
 
 

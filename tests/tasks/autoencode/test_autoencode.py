@@ -83,5 +83,5 @@ def test_its_words_belong_to_it():
     net = make.model(
         change(AUTOENCODE, task__encoder="conv", task__decoder="qna", task__start="bilinear"), 0
     )
-    wanted = {"encoder": "conv", "decoder": "qna", "dim": 8, "in_chans": 3, "start": "bilinear"}
-    assert net.arguments == wanted
+    expected = {"encoder": "conv", "decoder": "qna", "dim": 8, "in_chans": 3, "start": "bilinear"}
+    assert net.arguments == expected

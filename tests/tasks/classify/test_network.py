@@ -29,7 +29,7 @@ def test_all_but_the_classifier_is_started_from_another(tmp_path):
     path = saccade.save(other, tmp_path / "net.safetensors")
     net = saccade.build("qna_nano", num_classes=3)
     network.start(net, str(path))
-    wanted, got = other.backbone.state_dict(), net.backbone.state_dict()
-    assert all(torch.equal(got[name], value) for name, value in wanted.items())
+    expected, got = other.backbone.state_dict(), net.backbone.state_dict()
+    assert all(torch.equal(got[name], value) for name, value in expected.items())
     with pytest.raises(ValueError, match="was built with other options"):
         network.start(saccade.build("qna_nano", num_classes=3, in_chans=3, window=5), str(path))

@@ -17,13 +17,15 @@ def test_the_loss_is_that_of_mixed_smoothed_labels():
     label, other = torch.tensor([0, 1, 2, 0]), torch.tensor([1, 0, 2, 2])
     share = torch.tensor([0.3, 1.0, 0.5, 0.0])
     terms = task.loss({"logits": logits}, {"label": label, "other": other, "share": share})
-    said = 0.0
+    expected = 0.0
     for i in range(4):
         target = [0.2 / 3] * 3
         target[label[i]] += 0.8 * share[i].item()
         target[other[i]] += 0.8 * (1 - share[i].item())
-        said -= sum(t * p for t, p in zip(target, logits[i].log_softmax(0).tolist(), strict=True))
-    assert terms["cross_entropy"].item() == pytest.approx(said / 4, rel=1e-5)
+        expected -= sum(
+            t * p for t, p in zip(target, logits[i].log_softmax(0).tolist(), strict=True)
+        )
+    assert terms["cross_entropy"].item() == pytest.approx(expected / 4, rel=1e-5)
 
 
 def test_guesses_come_the_likeliest_first():

@@ -73,8 +73,8 @@ def test_it_sees_images_its_own_way():
 
     sees = teacher.Teacher(net, torch.nn.Identity(), 48, seen)
     own = F.interpolate(normalised(net.pretrained_cfg), (48, 48), mode="bilinear")
-    said = net.forward_head(net.forward_features(own), pre_logits=True)
-    assert torch.allclose(sees(normalised(seen)), said, atol=1e-4)
+    expected = net.forward_head(net.forward_features(own), pre_logits=True)
+    assert torch.allclose(sees(normalised(seen)), expected, atol=1e-4)
 
 
 def test_its_own_classifier_by_a_table_of_names(data, tmp_path):
@@ -109,28 +109,28 @@ def test_its_own_classes_are_learnt_by_a_head_that_is_dropped(data, tmp_path, mo
 
 
 @pytest.mark.parametrize(
-    ("task", "settings", "said"),
+    ("task", "settings", "message"),
     [
         (Distill(teacher="t", own=5, once=True), {}, "has 7 classes of its own, got 5"),
         (Distill(teacher="t", once=True), {"augment__mixup": 0.5}, "set augment.mixup=0"),
     ],
 )
-def test_a_teacher_that_cannot_be_asked_so(task, settings, said, data, tmp_path, monkeypatch):
+def test_a_teacher_that_cannot_be_asked_so(task, settings, message, data, tmp_path, monkeypatch):
     net = saccade.build("qna_nano", num_classes=7).eval()
     monkeypatch.setattr(teacher, "trained_network", lambda _: net)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         fit(change(PLAIN, task=task, **settings), data, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
-    ("task", "kind", "said"),
+    ("task", "kind", "message"),
     [
         (Distill(teacher="resnet18x"), ValueError, "did you mean"),
         (Distill(teacher="qna_t"), ValueError, "efficientnet_lite0"),
     ],
 )
-def test_a_teacher_that_is_not_there(task, kind, said, data, tmp_path):
-    with pytest.raises(kind, match=said):
+def test_a_teacher_that_is_not_there(task, kind, message, data, tmp_path):
+    with pytest.raises(kind, match=message):
         fit(change(PLAIN, task=task), data, tmp_path / "run")
 
 

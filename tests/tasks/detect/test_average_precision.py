@@ -100,10 +100,10 @@ def batches(cases, size=8):
 
 
 def counted(cases, size=8):
-    done = metric()
+    result = metric()
     for output, target in batches(cases, size):
-        done.update(output, target)
-    return done
+        result.update(output, target)
+    return result
 
 
 # What pycocotools 2.0.11 counts in scenes(), in percent; live() does it again where it is at hand.
@@ -137,11 +137,11 @@ def evaluated(truth, results):
         known = COCO()
         known.dataset = truth
         known.createIndex()
-        done = COCOeval(known, known.loadRes(results), "bbox")
-        done.evaluate()
-        done.accumulate()
-        done.summarize()
-    return done
+        result = COCOeval(known, known.loadRes(results), "bbox")
+        result.evaluate()
+        result.accumulate()
+        result.summarize()
+    return result
 
 
 def live(cases):
@@ -167,7 +167,7 @@ def live(cases):
                     "bbox": [x0, y0, x1 - x0, y1 - y0], "score": score,
                 }
             )  # fmt: skip
-    done = evaluated(
+    result = evaluated(
         {
             "images": [{"id": target["id"]} for _, target in cases],
             "annotations": truth,
@@ -175,18 +175,18 @@ def live(cases):
         },
         results,
     )
-    precision = done.eval["precision"][:, :, :, 0, -1]
+    precision = result.eval["precision"][:, :, :, 0, -1]
     rows = {}
-    for at, i in enumerate(done.params.catIds):
+    for at, i in enumerate(result.params.catIds):
         known = precision[..., at]
         if (known > -1).any():
             ap, ap50 = known[known > -1].mean(), precision[0, :, at].mean()
             rows[CLASSES[IDS.index(i)]] = (100 * float(ap), 100 * float(ap50))
-    return figures_of(done), rows
+    return figures_of(result), rows
 
 
-def figures_of(done):
-    return {k: 100 * float(v) for k, v in zip(FIGURES, done.stats, strict=True) if v > -1}
+def figures_of(result):
+    return {k: 100 * float(v) for k, v in zip(FIGURES, result.stats, strict=True) if v > -1}
 
 
 def theirs(truth, results):
@@ -228,9 +228,9 @@ def test_classes_equal_those_stored():
 def test_figures_equal_pycocotools(seed):
     cases = scenes(20 + 10 * seed, seed)
     figures, rows = live(cases)
-    done = counted(cases, 5)
-    same(done.compute(), figures)
-    for row in done.tables()["per_class"]:
+    result = counted(cases, 5)
+    same(result.compute(), figures)
+    for row in result.tables()["per_class"]:
         ap, ap50 = rows.get(row["class"], (None, None))
         assert row["AP"] == pytest.approx(ap, abs=1e-6)
         assert row["AP50"] == pytest.approx(ap50, abs=1e-6)
@@ -258,7 +258,7 @@ def test_small_cases_by_hand():
     box = torch.tensor([[10.0, 10, 110, 110]])
 
     def one(boxes, score, truth=box, label=0):
-        done = metric()
+        result = metric()
         n = len(boxes)
         output = {"found": [Found(boxes, torch.full((n,), label), torch.full((n,), score))]}
         target = {
@@ -267,8 +267,8 @@ def test_small_cases_by_hand():
             "area": torch.full((1, len(truth)), 10_000.0), "id": torch.tensor([5]),
             "original": torch.tensor([[400, 500]]),
         }  # fmt: skip
-        done.update(output, target)
-        return done.compute()
+        result.update(output, target)
+        return result.compute()
 
     assert one(box, 0.9)["AP"] == pytest.approx(100)
     assert one(box, 0.9, label=1)["AP"] == 0, "right place, wrong name"
@@ -295,7 +295,7 @@ def test_a_real_set(shared):
         pytest.skip("no coco384 in the shared data")
     val = boxes.find(str(place), Data()).train  # which has crowds and empty images
     chance = np.random.RandomState(0)
-    done = AveragePrecision(val.classes, val.ids, lambda output, sizes: output["found"])
+    result = AveragePrecision(val.classes, val.ids, lambda output, sizes: output["found"])
     truth = json.loads((place / "annotations/instances_train.json").read_text())
     for i in range(len(val)):
         start, stop = val.starts[i], val.starts[i + 1]
@@ -311,13 +311,13 @@ def test_a_real_set(shared):
             "id": torch.tensor([int(val.keys[i])]),
             "original": torch.tensor([[1, 1]]),
         }
-        done.update({"found": [detections]}, target)
-    figures = done.compute()
+        result.update({"found": [detections]}, target)
+    figures = result.compute()
     assert figures["images"] == 256
     assert 5 < figures["AP"] < 60
     if importlib.util.find_spec("pycocotools") is None:
         pytest.skip("no pycocotools to compare with here")
-    same(figures, theirs(truth, done.results()))
+    same(figures, theirs(truth, result.results()))
 
 
 # -- several processes ----------------------------------------------------------------------
@@ -345,10 +345,10 @@ def test_an_image_counts_once():
 
 def test_figures_follow_what_is_added():
     cases = scenes(30)
-    done = counted(cases[:20])
-    before = done.compute()
-    done.add(counted(cases[20:]).state())
-    assert done.compute() == counted(cases).compute() != before
+    result = counted(cases[:20])
+    before = result.compute()
+    result.add(counted(cases[20:]).state())
+    assert result.compute() == counted(cases).compute() != before
 
 
 def test_the_order_of_images_makes_no_difference():

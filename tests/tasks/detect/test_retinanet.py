@@ -89,10 +89,10 @@ def test_losses_are_torchvisions():
     listed = [
         {"boxes": b, "labels": c} for b, c in zip(target["boxes"], target["labels"], strict=True)
     ]
-    wanted = theirs(list(images), listed)
+    expected = theirs(list(images), listed)
     terms = mine.loss(mine(images), target)
-    torch.testing.assert_close(terms["classes"], wanted["classification"], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(terms["boxes"], wanted["bbox_regression"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(terms["classes"], expected["classification"], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(terms["boxes"], expected["bbox_regression"], atol=1e-5, rtol=1e-5)
 
 
 def test_found_boxes_are_torchvisions():
@@ -103,9 +103,9 @@ def test_found_boxes_are_torchvisions():
     mine.eval()
     images, _ = scene()
     with torch.no_grad():
-        wanted = theirs(list(images))
+        expected = theirs(list(images))
         detections = mine.predict(mine(images))
-    for a, b in zip(detections, wanted, strict=True):
+    for a, b in zip(detections, expected, strict=True):
         assert len(a.boxes) == 100
         torch.testing.assert_close(a.boxes, b["boxes"], atol=1e-4, rtol=1e-5)
         torch.testing.assert_close(a.scores, b["scores"], atol=1e-5, rtol=1e-5)

@@ -50,23 +50,23 @@ def test_it_is_the_definition():
     guesses[0][0, 0] = 4  # predicted, though in no mask: an IoU of nought
     truths[0][0, 0] = 1
     figures = counted(Overlap(NAMES), zip(truths, guesses, strict=True)).compute()
-    wanted = reference(truths, guesses, 5)
+    expected = reference(truths, guesses, 5)
     assert list(figures) == ["miou", "pixel_accuracy", "mean_class", "images"]
-    assert list(figures.values())[:3] == pytest.approx(wanted, abs=1e-6)
+    assert list(figures.values())[:3] == pytest.approx(expected, abs=1e-6)
     assert figures["images"] == 7
 
 
 def test_a_class_in_neither_has_no_iou():
     truths, guesses = pictures(absent=3)
     metric = counted(Overlap(NAMES), zip(truths, guesses, strict=True))
-    wanted = reference(truths, guesses, 5)
-    assert list(metric.compute().values())[:3] == pytest.approx(wanted, abs=1e-6)
+    expected = reference(truths, guesses, 5)
+    assert list(metric.compute().values())[:3] == pytest.approx(expected, abs=1e-6)
     rows = metric.tables()["per_class"]
     table = {key: [row[key] for row in rows] for key in rows[0]}
     assert table["IoU"][3:] == [None, None]
     assert table["class"] == list(NAMES)
     assert sum(table["pixels"]) == sum((t != 255).sum() for t in truths)
-    assert np.mean(table["IoU"][:3]) == pytest.approx(wanted[0])
+    assert np.mean(table["IoU"][:3]) == pytest.approx(expected[0])
 
 
 def test_shares_of_processes_add_up_exactly():

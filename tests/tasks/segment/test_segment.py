@@ -78,11 +78,11 @@ def test_masks_that_do_not_fit_are_told_and_left_out(data, tmp_path):
     Image.new("L", (9, 7)).save(bad / "masks" / "train" / "3.png")
     Image.new("L", (9, 7)).save(bad / "masks" / "val" / "1.png")
     recipe = change(SEGMENT, schedule__epochs=1, data__bad=0.3)
-    done = fit(recipe, bad, tmp_path / "run")
-    assert set(done.read_json("findings.json")) == {"another size"}
-    assert len(done.read_json("findings.json")["another size"]) == 2
-    assert done.read_json("bad.json") == {}
-    assert done.lines()[-1]["val"]["images"] == 3
+    result = fit(recipe, bad, tmp_path / "run")
+    assert set(result.read_json("findings.json")) == {"another size"}
+    assert len(result.read_json("findings.json")["another size"]) == 2
+    assert result.read_json("bad.json") == {}
+    assert result.lines()[-1]["val"]["images"] == 3
 
 
 def tell(data, model, out):

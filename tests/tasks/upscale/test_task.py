@@ -93,9 +93,9 @@ def test_the_loss_is_the_distance_to_the_picture_itself(image):
     trained = task()
     with torch.no_grad():
         output = trained(image)
-        wanted = (trained.net(output["low"]) - image[:, :, :40, :46]).abs().mean()
+        expected = (trained.net(output["low"]) - image[:, :, :40, :46]).abs().mean()
     assert output["low"].shape[2:] == (20, 23)
-    assert float(trained.loss(output, {})["l1"]) == pytest.approx(float(wanted))
+    assert float(trained.loss(output, {})["l1"]) == pytest.approx(float(expected))
 
 
 def test_a_picture_too_small_to_judge_is_refused():
