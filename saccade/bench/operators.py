@@ -1,4 +1,5 @@
-"""The operators by their papers' words, and which of their peers and options are meant."""
+"""Choose what `saccade bench sasa` (or qna, linglo) measures: the operator, its peers, its
+options."""
 
 import inspect
 from collections.abc import Callable, Sequence

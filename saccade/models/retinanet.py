@@ -1,4 +1,4 @@
-"""RetinaNet on any backbone, before anchors and losses.
+"""RetinaNet on any backbone: the network alone, without anchors and losses.
 
     image -> backbone -> pyramid P3 to P7 -> for each level, class logits and box offsets
 

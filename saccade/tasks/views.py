@@ -1,4 +1,4 @@
-"""Several views of an image in evaluation: smaller, larger, and each mirrored.
+"""Test-time augmentation: several views of an image, smaller, larger, and each mirrored.
 
 The answers about the views are put together by each task in its own way (`tasks.detect.views`,
 `tasks.segment.views`). It takes about seven times as long as one view.

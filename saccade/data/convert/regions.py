@@ -1,4 +1,5 @@
-"""Pictures with a class for every pixel: the common form between reading any format and writing."""
+"""Pictures with a class for every pixel: what readers of other formats give, and `to_masks`
+writes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

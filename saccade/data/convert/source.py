@@ -1,4 +1,4 @@
-"""Pictures with named boxes: the common form between reading any format and writing COCO."""
+"""Pictures with named boxes: what readers of other formats give, and `to_coco` writes."""
 
 from dataclasses import dataclass, field
 from pathlib import Path

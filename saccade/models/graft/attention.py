@@ -1,4 +1,4 @@
-"""Attention of vision transformers to key-only attention or learned queries.
+"""Replace the attention of vision transformers by key-only attention or learned queries.
 
 ViT and DeiT (timm, torchvision), PVTv2 (timm) and Swin (timm, torchvision). Swin's blocks lose
 their windows and shifts: the new layer sees the whole map.

@@ -1,4 +1,4 @@
-"""RP-CPE into the feed-forwards of vision transformers: after the first linear layer.
+"""Put RP-CPE into the feed-forwards of vision transformers, after the first linear layer.
 
 ViT, DeiT, Swin, ConvNeXt (timm, torchvision) and PVTv2 (timm; before its depth-wise convolution).
 `keep` lets it begin as the identity: the norms of its branches begin at 0.

@@ -1,4 +1,4 @@
-"""Transposed convolutions and interpolation of decoders to QnA's up-sampler.
+"""Replace transposed convolutions and interpolation of decoders by QnA's up-sampler.
 
 `nn.ConvTranspose2d` and `nn.Upsample` wherever they stand, and the blocks of
 segmentation_models_pytorch's U-Net, which interpolate inside. `keep` begins as the interpolation

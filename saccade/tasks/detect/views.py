@@ -1,4 +1,4 @@
-"""Boxes by several views of an image: those of all views, after non-maximum suppression."""
+"""Test-time augmentation of detection: boxes of several views, after non-maximum suppression."""
 
 from collections.abc import Sequence
 from typing import Any

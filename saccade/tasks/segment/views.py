@@ -1,4 +1,4 @@
-"""Regions by several views of an image: the mean of what each says about every pixel."""
+"""Test-time augmentation of segmentation: the mean prediction over several views of an image."""
 
 from typing import Any
 
