@@ -25,8 +25,8 @@ from timm.data.transforms import RandomResizedCropAndInterpolation, str_to_pil_i
 from torch import Tensor
 from torchvision import transforms as T
 
+from saccade.data.batch_augment import Together
 from saccade.data.picture import Normalise
-from saccade.data.together import Together
 from saccade.recipes.augment import Augment, Test
 
 Colour = Sequence[float]

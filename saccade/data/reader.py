@@ -18,8 +18,8 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from saccade.data.augment import Mix
+from saccade.data.batch_augment import draws
 from saccade.data.picture import Unreadable
-from saccade.data.together import draws
 
 ORDER, SAMPLE, MIX, INSTEAD = range(4)  # separate streams of random numbers
 TRIES = 50  # unreadable images in a row

@@ -21,8 +21,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from saccade.data.augment import Colour
+from saccade.data.boxes.mosaic import Gathering, together
 from saccade.data.boxes.target import Target, cut, moved_alike, select
-from saccade.data.boxes.together import Gathering, together
 from saccade.data.boxes.warp import Warp
 from saccade.data.picture import Normalise
 from saccade.recipes.detect import BoxAugment, BoxTest

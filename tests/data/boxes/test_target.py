@@ -2,7 +2,7 @@ import torch
 from torchvision import tv_tensors
 
 from saccade.data.boxes.target import cut, joined, select
-from tests.data.boxes.test_together import agree, painted
+from tests.data.boxes.test_mosaic import agree, painted
 
 
 def test_a_part_has_its_own_boxes_and_masks():

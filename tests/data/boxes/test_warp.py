@@ -5,7 +5,7 @@ import torch
 from torchvision import tv_tensors
 
 from saccade.data.boxes.warp import Warp, around, boxes_of
-from tests.data.boxes.test_together import painted
+from tests.data.boxes.test_mosaic import painted
 
 ALL = {"rotate": 30, "shift": 0.2, "zoom": (0.6, 1.5), "shear": 10, "perspective": 0.3}
 NONE = {"rotate": 0, "shift": 0, "zoom": (1.0, 1.0), "shear": 0, "perspective": 0}

@@ -7,9 +7,9 @@ from PIL import Image
 
 from saccade.data import augment
 from saccade.data.augment import Mix
+from saccade.data.batch_augment import Together, draws
 from saccade.data.images import Arrays, Files, Some
 from saccade.data.loader import Loader
-from saccade.data.together import Together, draws
 from saccade.recipes.augment import Augment
 from saccade.recipes.augment import Test as Seen
 

@@ -7,7 +7,7 @@ from PIL import Image
 from torchvision import tv_tensors
 
 from saccade.data.boxes import augment
-from saccade.data.boxes.together import Gathering, mixup, mosaic
+from saccade.data.boxes.mosaic import Gathering, mixup, mosaic
 from saccade.data.loader import Loader
 from saccade.recipes import book
 from saccade.recipes.detect import BoxAugment
