@@ -63,12 +63,15 @@ class WindowAttention(MapLayer):
 
     def of_all_heads(self) -> Float[Tensor, "t heads"]:
         """The table, from which the equation takes the number of heads."""
-        if self.table.shape[1:] != (self.heads,):
+        table = self.table
+        if isinstance(table, Tensor) and table.shape[1:] != (
+            self.heads,
+        ):  # not in torch.fx
             raise ValueError(
                 f"WindowAttention: the table has a column for each of {self.heads} heads, "
-                f"got {tuple(self.table.shape)}"
+                f"got {tuple(table.shape)}"
             )
-        return self.table
+        return table
 
     def weights(
         self,
