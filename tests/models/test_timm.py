@@ -59,8 +59,9 @@ def test_the_head_can_be_taken_apart(name):
         features = model.forward_features(x)
         logits, pooled = model.forward_head(features), model.forward_head(features, pre_logits=True)
         assert torch.equal(model(x), logits)
-        # the head is one kernel, which adds in another order than torch's linear layer
-        torch.testing.assert_close(model.get_classifier()(pooled), logits, rtol=1e-5, atol=1e-6)
+        # The head is one kernel, which adds in an order of its own: that of torch's linear layer is
+        # its library's, and no kernel can repeat it.
+        assert (model.get_classifier()(pooled) - logits).abs().max() < 1e-5 * logits.abs().max()
         model.reset_classifier(0)
         assert torch.equal(model(x), pooled)
         model.reset_classifier(0, "")
@@ -78,7 +79,7 @@ def test_features_of_all_stages(name, kind, untyped):
     options = {} if kind is None else {"feature_cls": kind}
     model = timm.create_model(name, features_only=True, **options).eval()
     channels, reductions = model.feature_info.channels(), model.feature_info.reduction()
-    assert len(channels) >= 4
+    assert len(channels) >= 3  # models of small images have three stages
     side = 96
     with torch.no_grad():
         maps = model(torch.randn(1, 3, side, side))
