@@ -64,9 +64,7 @@ class WindowAttention(MapLayer):
     def of_all_heads(self) -> Float[Tensor, "t heads"]:
         """The table, from which the equation takes the number of heads."""
         table = self.table
-        if isinstance(table, Tensor) and table.shape[1:] != (
-            self.heads,
-        ):  # not in torch.fx
+        if isinstance(table, Tensor) and table.shape[1:] != (self.heads,):  # not in torch.fx
             raise ValueError(
                 f"WindowAttention: the table has a column for each of {self.heads} heads, "
                 f"got {tuple(table.shape)}"
