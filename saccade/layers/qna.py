@@ -111,6 +111,14 @@ class LearnedQueryAttention(MapLayer):
         """The linear map from x to its scores, q Wk^T, and its bias: keys need not exist."""
         with no_autocast(x.device):
             q = self.unit_queries()
+            if (
+                isinstance(q, Tensor) and q.device != self.key.weight.device
+            ):  # torch.cat would not say
+                raise ValueError(
+                    f"{type(self).__name__}: query must lie where key's weight does, got "
+                    f"query.device={q.device} key.weight.device={self.key.weight.device}; try "
+                    f"layer.to(device), which moves both"
+                )
             wk = self.key.weight.to(q.dtype).unflatten(0, q.shape[1:])  # h d C
             matrix = (q.transpose(0, 1) @ wk).transpose(0, 1).flatten(0, 1)  # L h C
             bias = None

@@ -506,6 +506,16 @@ def test_biases_of_odd_strides(name, how):
     assert not {where: what for where, what in wrong.items() if what}
 
 
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("kind", [LearnedQueryAttention, LearnedQueryUpsampling])
+def test_queries_elsewhere_are_refused(kind, grad):
+    """torch.cat of weights and of a table that is nowhere is memory that nobody wrote."""
+    layer = kind(16, 2)
+    layer.query = nn.Parameter(layer.query.to("meta"))
+    with torch.set_grad_enabled(grad), pytest.raises(ValueError, match=r"query\.device=meta"):
+        layer(torch.randn(2, 8, 9, 16))
+
+
 CHUNK = 25
 
 
